@@ -1,0 +1,6 @@
+# common/: linked by the daemon, the library and the tools. Never logs; needs nothing but
+# libc and protobuf-c, as all of it becomes part of libkvt.so.
+
+noinst_LTLIBRARIES += libkvtcommon.la
+libkvtcommon_la_SOURCES =
+libkvtcommon_la_SOURCES += common/units.c common/units.h

@@ -1,0 +1,40 @@
+# client/: libkvt and its header; ctl/ is kvtctl, bench/ is kvtbench.
+# The library's objects are in libkvtclient.la, so that unit tests can reach what
+# libkvt.so hides. Functions of kvt.h are marked KVT_API; libkvt.map lets those named
+# kvt_* out and nothing else.
+
+EXTRA_DIST += client/libkvt.map
+
+libkvt_files =
+#libkvt_files += client/conn.c client/conn.h
+
+kvtctl_files =
+#kvtctl_files += client/ctl/main.c
+
+kvtbench_files =
+#kvtbench_files += client/bench/main.c
+
+## With the first file: remove one '#' from the lines below.
+#include_HEADERS += client/kvt.h
+#
+#noinst_LTLIBRARIES += libkvtclient.la
+#libkvtclient_la_SOURCES = client/kvt.h $(libkvt_files)
+#
+#lib_LTLIBRARIES += libkvt.la
+#libkvt_la_SOURCES =
+#libkvt_la_LIBADD = libkvtclient.la libkvtcommon.la libkvtproto.la $(PROTOBUF_C_LIBS)
+#libkvt_la_LDFLAGS = $(KVT_LDFLAGS) $(KVT_LIB_LDFLAGS) -version-info 0:0:0 \
+#	-Wl,--version-script=$(top_srcdir)/client/libkvt.map
+#EXTRA_libkvt_la_DEPENDENCIES = client/libkvt.map
+
+## kvtctl and kvtbench speak the protocol themselves where kvt.h does not reach (admin
+## requests), so they link the objects, not libkvt.so.
+#bin_PROGRAMS += kvtctl
+#kvtctl_SOURCES = $(kvtctl_files)
+#kvtctl_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
+#	$(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS) $(JANSSON_LIBS)
+#
+#bin_PROGRAMS += kvtbench
+#kvtbench_SOURCES = $(kvtbench_files)
+#kvtbench_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
+#	$(PROTOBUF_C_LIBS) $(JANSSON_LIBS)

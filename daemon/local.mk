@@ -1,0 +1,15 @@
+# daemon/: kvtd. All but main.c is in libkvtdaemon.la, so that unit tests can link it.
+
+kvtd_files =
+#kvtd_files += daemon/loop.c daemon/loop.h
+
+kvtd_libs = libkvtcommon.la libkvtproto.la libkvtpeerproto.la \
+	$(LIBEVENT_LIBS) $(PROTOBUF_C_LIBS) $(CONFUSE_LIBS) $(CRYPTO_LIBS) $(JANSSON_LIBS)
+
+## With the first file: remove one '#' from the lines below.
+#noinst_LTLIBRARIES += libkvtdaemon.la
+#libkvtdaemon_la_SOURCES = $(kvtd_files)
+#
+#sbin_PROGRAMS += kvtd
+#kvtd_SOURCES = daemon/main.c
+#kvtd_LDADD = libkvtdaemon.la $(kvtd_libs)

@@ -1,0 +1,3 @@
+# man/: mdoc; linted by the style leg of scripts/check.
+
+#dist_man_MANS += man/kvtd.8

@@ -1,0 +1,41 @@
+# tests/: one unit test program per module, run by 'make check'. Integration tests are
+# pytest, run by scripts/check.
+#
+# A new test of daemon/foo.c is three lines:
+#	check_PROGRAMS += tests/unit/test_foo
+#	tests_unit_test_foo_SOURCES = tests/unit/test_foo.c
+#	tests_unit_test_foo_LDADD = $(unit_daemon)
+
+EXTRA_DIST += tests/run-tap
+
+LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
+LOG_COMPILER = $(top_srcdir)/tests/run-tap
+AM_TESTS_ENVIRONMENT = \
+	KVT_SRCDIR='$(abs_top_srcdir)'; export KVT_SRCDIR; \
+	KVT_BUILD='$(abs_top_builddir)'; export KVT_BUILD;
+
+if HAVE_CHECK
+# what a test links, by the part that it tests
+check_LTLIBRARIES += libunitmain.la
+libunitmain_la_SOURCES = tests/unit/main.c tests/unit/main.h
+libunitmain_la_CPPFLAGS = $(AM_CPPFLAGS) $(CHECK_CFLAGS)
+
+unit_common = libunitmain.la libkvtcommon.la libkvtproto.la $(PROTOBUF_C_LIBS) $(CHECK_LIBS)
+unit_client = libunitmain.la libkvtclient.la libkvtcommon.la libkvtproto.la \
+	$(PROTOBUF_C_LIBS) $(CHECK_LIBS)
+unit_daemon = libunitmain.la libkvtdaemon.la $(kvtd_libs) $(CHECK_LIBS)
+
+AM_CPPFLAGS += $(CHECK_CFLAGS)
+
+check_PROGRAMS += tests/unit/test_units
+tests_unit_test_units_SOURCES = tests/unit/test_units.c
+tests_unit_test_units_LDADD = $(unit_common)
+endif
+
+TESTS += $(check_PROGRAMS)
+
+if !HAVE_CHECK
+check-local:
+	@echo "make check: no unit tests were run: configure did not find Check" \
+		"(Debian: apt install check)"
+endif

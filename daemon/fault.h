@@ -1,0 +1,42 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * fault.h - fault points: one table, in test builds only (--enable-fault-injection)
+ *
+ * Tests switch them on with `fault = {"NAME", "NAME=VALUE"}` in the config or kvtd --fault; a build
+ * without them has neither the option nor a trace of the names.
+ */
+#ifndef KVTD_FAULT_H
+#define KVTD_FAULT_H
+
+#include <stdint.h>
+
+#define FAULT_POINTS(X)                                                                            \
+	X(FENCE_OFF, "fence-off", "report fences at once, without waiting for the threads")        \
+	X(CONFIRM_OFF, "confirm-off", "accept every commit, whether the grant holds or not")       \
+	X(ALLOC_FAIL, "alloc-fail", "let every Nth allocation of an object fail")                  \
+	X(DELAY_CHUNK, "delay-chunk", "sleep VALUE ms in a data thread before each chunk")         \
+	X(DELAY_COMMIT, "delay-commit", "wait VALUE ms before a commit is judged")                 \
+	X(DELAY_IMPORT, "delay-import", "sleep VALUE ms in each registration")                     \
+	X(SIGBUS, "sigbus", "fault in the VALUEth guarded access")                                 \
+	X(SEND_SHORT, "send-short", "write at most VALUE bytes in each send on a data connection")
+
+enum fault_point {
+#define X(id, name, help) FAULT_##id,
+	FAULT_POINTS(X)
+#undef X
+		FAULT_COUNT
+};
+
+#ifdef KVT_FAULTS
+extern _Atomic uint64_t fault_value[FAULT_COUNT];
+/* "NAME" or "NAME=VALUE" (VALUE defaults to 1); 0 switches it off. 0 or -EINVAL. */
+int fault_set(const char *spec);
+#define fault_on(id) (fault_value[FAULT_##id])
+/* 1 at every VALUEth call. */
+int fault_nth(enum fault_point p);
+#else
+#define fault_on(id) ((uint64_t)0)
+#define fault_nth(p) 0
+#endif
+
+#endif

@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtd.h - the daemon: the root of the tree of objects
+ *
+ *	kvtd > client > region, cache, grant (> open > service), transfer, hold
+ *	kvtd > peer
+ *
+ * There is one in a process of kvtd, and as many as a test makes in a test program: nothing in the
+ * daemon is global but the log, the fault points and the SIGBUS handler.
+ */
+#ifndef KVTD_KVTD_H
+#define KVTD_KVTD_H
+
+#include <event2/event.h>
+#include "conf.h"
+#include "loop.h"
+#include "obj.h"
+#include "token.h"
+
+enum kvtd_state { KVTD_STARTING, KVTD_RUNNING, KVTD_DRAINING, KVTD_STOPPING };
+
+struct kvtd_counts {
+	uint64_t transfers_ok, transfers_failed, bytes_moved;
+	uint64_t grants_done, grants_failed;
+	uint64_t fencing;	/* transfers and grants that are being fenced now */
+	uint64_t internal;	/* impossible state transitions seen: must stay 0 */
+};
+
+struct kvtd {
+	struct event_base *base;
+	struct conf *conf;
+	enum kvtd_state state;
+	char why[128];			/* of DRAINING */
+	char node[KVT_NODE_MAX + 1];
+	uint8_t epoch[KVT_EPOCH_BYTES];
+	uint8_t key[32];		/* of this life: client keys are HMACs with it */
+	int pidfd;			/* our own, handed to clients */
+	uint64_t started_ns;
+	char advertise[KVT_ADDRS_MAX][KVT_ADDR_MAX];	/* "address:port" in our tickets */
+	int n_advertise;
+	uint64_t registered_bytes;
+
+	struct obj_list objects[OBJ_KINDS];
+	uint64_t n_objects[OBJ_KINDS];
+	uint64_t last_id[OBJ_KINDS];
+	struct kvtd_counts counts;
+
+	struct peer *self;		/* this daemon as a peer of itself */
+
+	/* private to the modules of these names */
+	struct loop *loop;
+	struct workers *workers;
+	struct clients *clients;
+	struct peers *peers;
+	struct grants *grants;
+	struct transfers *transfers;
+	struct net_state *net[8];	/* by enum net_id */
+	struct listeners *listeners;
+	struct admin *admin;
+};
+
+/* Makes ticket text of a client. */
+enum kvt_status kvtd_ticket(struct kvtd *d, uint64_t client_id, const uint8_t *secret, char *buf,
+			    size_t len, struct kvt_err *e);
+/* Stops taking new grants and tells clients and peers; ends the loop when all has ended or
+ * timeout_ms has passed, if `then_exit`. */
+void kvtd_drain(struct kvtd *d, uint64_t timeout_ms, bool then_exit, const char *why);
+void kvtd_resume(struct kvtd *d);
+/* Called when a grant, transfer or service was freed: draining may be over. */
+void kvtd_object_gone(struct kvtd *d);
+
+#endif

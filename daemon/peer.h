@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peer.h - other daemons: dialling, accepting, proof, keep-alive, frames
+ *
+ * A struct peer is one proven control connection: it comes into being with the other side's Hello
+ * and goes with the connection. What is dialled but not proven is private to peer.c. `d->self` is
+ * this daemon as a peer of itself: always up, its frames come back through the loop, packed and
+ * unpacked like any other's, so grants and transfers know one way only.
+ *
+ * peer.c calls peer_up, peer_frame and peer_down (peer_msg.c); those call down into grants and
+ * transfers.
+ */
+#ifndef KVTD_PEER_H
+#define KVTD_PEER_H
+
+#include <stdbool.h>
+#include "net/net.h"
+#include "obj.h"
+#include "peer.pb-c.h"
+#include "token.h"
+
+#define PEER_FRAME_MAX (256 * 1024)
+#define PEER_FRAME_MAX_NEW 4096
+#define PEER_KEY_BYTES 32
+
+struct gopen;
+struct hold;
+
+struct peer {
+	struct obj obj;
+	struct kvtd *d;
+	char node[KVT_NODE_MAX + 1];
+	uint8_t epoch[KVT_EPOCH_BYTES];
+	char version[32];
+	char address[KVT_ADDR_MAX];	/* of the connection's far end */
+	bool self;
+	bool dialled;			/* by us: then data connections are ours to make, too */
+	bool down;			/* peer_down was called; only references are left */
+	uint64_t conn_id;		/* of the accepting side: names the connection in data handshakes */
+	uint8_t data_key[PEER_KEY_BYTES];
+	uint32_t streams;		/* data connections wanted: the smaller of both sides' */
+	uint64_t up_ns;
+	uint64_t round_trip_us;
+	_Atomic uint64_t bytes_in, bytes_out;	/* by transports and control */
+	uint32_t data_connections;	/* set by tcp */
+	void *net[NET_COUNT];		/* of the transports */
+
+	/* of grants and transfers (peer_msg.c and below) */
+	struct gopen *opens;		/* uthash by handle: their opens of our grants */
+	struct service *services;	/* uthash by handle: their transfers on our grants */
+	struct hold *holds;		/* uthash by handle: our opens of their grants */
+	struct transfer *xfers;		/* uthash by wire handle: our transfers on their grants */
+	uint64_t last_handle;		/* for opens, transfers and queries of ours */
+	uint64_t n_services;
+
+	int refs;
+	struct peer_conn *conn;		/* private to peer.c */
+};
+
+/* Someone who wants a connection. */
+struct peer_wait {
+	TAILQ_ENTRY(peer_wait) link;
+	bool waiting;
+	/* On the loop, once, never from inside peer_want: p is proven and up, or NULL and why. */
+	void (*fn)(struct peer_wait *w, struct peer *p, const struct kvt_err *e);
+};
+
+enum kvt_status peers_init(struct kvtd *d, struct kvt_err *e);	/* makes d->self; opens nothing */
+/* Opens the listeners of conf->listen; refuses with the cure where there is no trust for it. */
+enum kvt_status peers_listen(struct kvtd *d, struct kvt_err *e);
+void peers_stop(struct kvtd *d);	/* Bye to all, then close */
+void peers_done(struct kvtd *d);
+void peers_bye(struct kvtd *d, enum kvt_status status, const char *text);
+
+/*
+ * A connection to the daemon that t names: the live one if there is one (PEER_RESTARTED if its
+ * epoch is another), d->self for our own node id and epoch, else its addresses are dialled one
+ * after the other, within peers { allow } (POLICY) and connect_timeout. Dials of the same node are
+ * shared.
+ */
+void peer_want(struct kvtd *d, const struct kvt_token *t, struct peer_wait *w);
+void peer_want_cancel(struct kvtd *d, struct peer_wait *w);
+
+/* Queues a frame (seq is filled in). Packs at once: f is borrowed. Loses nothing: a peer that does
+ * not read in time is closed. Does nothing on a peer that is down. */
+void peer_send(struct peer *p, Kvt__Peer__Frame *f);
+
+/* Closes for a violation: Bye, a rate-limited log line, peer_down. Not from inside peer_frame: that
+ * returns false for the same. */
+void peer_fail(struct peer *p, enum kvt_status status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+
+struct peer *peer_get(struct peer *p);
+void peer_put(struct peer *p);	/* frees it, after the turn, with the last reference */
+struct peer *peer_by_conn(struct kvtd *d, uint64_t conn_id, bool dialled);	/* up, or NULL */
+
+/* ---- upcalls, in peer_msg.c */
+void peer_up(struct peer *p);
+/* One frame; its memory is the caller's. false: it broke the protocol, e says how; close. */
+bool peer_frame(struct peer *p, const Kvt__Peer__Frame *f, struct kvt_err *e);
+/* The connection is gone: everything under it ends with this status. PEER_LOST or PEER_RESTARTED
+ * or SHUTDOWN. */
+void peer_down(struct peer *p, enum kvt_status status, const char *text);
+/* From transports: peer_ready() of one changed. */
+void peer_path_changed(struct peer *p);
+
+/* ---- from peer.c's listener to the tcp transport: a connection that began with KVTDATA1 */
+void tcp_accept_data(struct kvtd *d, int fd, const char *from);
+
+#endif

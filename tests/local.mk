@@ -6,12 +6,12 @@
 #	tests_unit_test_foo_SOURCES = tests/unit/test_foo.c
 #	tests_unit_test_foo_LDADD = $(unit_daemon)
 
-EXTRA_DIST += tests/run-tap
+EXTRA_DIST += tests/run-tap tests/legs tests/leg.d
 
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_COMPILER = $(top_srcdir)/tests/run-tap
 AM_TESTS_ENVIRONMENT = \
-	KVT_SRCDIR='$(abs_top_srcdir)'; export KVT_SRCDIR; \
+	KVT_SRC='$(abs_top_srcdir)'; export KVT_SRC; \
 	KVT_BUILD='$(abs_top_builddir)'; export KVT_BUILD;
 
 if HAVE_CHECK

@@ -1,0 +1,96 @@
+# SPDX-License-Identifier: Apache-2.0
+# shellcheck shell=bash
+# Sourced by the legs. A leg runs in the source tree; status 0 is passed, 77 skipped (its
+# last line says why), all else failed. scripts/check sets KVT_SRC, KVT_WORK (build trees),
+# KVT_COUNTS (count adds to it), KVT_JOBS and KVT_LONG.
+set -eu -o pipefail
+
+# count PASSED FAILED SKIPPED: single tests. A leg that counts none is one test.
+count() {
+	echo "$1 $2 $3" >>"$KVT_COUNTS"
+}
+
+skip() {
+	echo "$*"
+	exit 77
+}
+
+# need_command COMMAND PACKAGE
+need_command() {
+	command -v "$1" >/dev/null || skip "no $1 (Debian: apt install $2)"
+}
+
+# files PATTERN...: the project's own files; also without git, in an unpacked tarball
+files() {
+	if [ -e "$KVT_SRC/.git" ]; then
+		git ls-files --cached --others --exclude-standard -- "$@" | while read -r f; do
+			[ ! -e "$f" ] || echo "$f"
+		done
+	else
+		local find_args=() pattern
+		for pattern; do
+			find_args+=(-o -path "./$pattern")
+		done
+		find . -path ./build-check -prune -o -type f \( "${find_args[@]:1}" \) -print |
+			sed 's|^\./||'
+	fi
+}
+
+# configure_tree NAME ARGUMENT...: makes tree=KVT_WORK/NAME a configured build tree
+configure_tree() {
+	tree=$KVT_WORK/$1
+	shift
+	if [ ! -x configure ] || [ configure -ot configure.ac ]; then
+		./bootstrap
+	fi
+	mkdir -p "$tree"
+	if [ ! -e "$tree/Makefile" ] || [ "$(cat "$tree/.arguments" 2>/dev/null)" != "$*" ]; then
+		(cd "$tree" && "$KVT_SRC/configure" "$@")
+		echo "$*" >"$tree/.arguments"
+	fi
+}
+
+# The tree that most legs share.
+test_tree() {
+	configure_tree gcc CC=gcc --enable-werror --enable-fault-injection
+	make -C "$tree" -j"$KVT_JOBS" all
+}
+
+# unit_tests TREE: make check, counted
+unit_tests() {
+	local out=$1/check.out rc=0
+
+	make -C "$1" -j"$KVT_JOBS" check >"$out" 2>&1 || rc=$?
+	awk '/^# (PASS|XFAIL):/ { p += $3 } /^# SKIP:/ { s += $3 }
+		/^# (FAIL|XPASS|ERROR):/ { f += $3 }
+		END { if (p + f + s) print p + 0, f + 0, s + 0 }' "$out" >>"$KVT_COUNTS"
+	grep -v '^PASS: ' "$out" || true
+	if [ $rc != 0 ]; then
+		echo "make check failed: $rc; its failures once more:"
+		grep -E '^(FAIL|ERROR|XPASS): ' "$out" || true
+	elif ! grep -q '^# PASS: ' "$out"; then
+		skip "no unit tests: Check is absent (Debian: apt install check)"
+	fi
+	return $rc
+}
+
+# integration_tests TREE: pytest over tests/integration, counted
+integration_tests() {
+	local xml=$1/integration.xml rc=0
+
+	[ -n "$(files 'tests/integration/test_*.py')" ] ||
+		skip "no integration tests in tests/integration yet"
+	/usr/bin/python3 -c 'import pytest' 2>/dev/null ||
+		skip "no pytest for /usr/bin/python3 (Debian: apt install python3-pytest)"
+	rm -f "$xml"
+	KVT_BUILD=$1 PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m pytest -p no:cacheprovider \
+		-ra --durations=5 --junitxml="$xml" tests/integration || rc=$?
+	[ ! -e "$xml" ] || /usr/bin/python3 - "$xml" >>"$KVT_COUNTS" <<-'EOF'
+	import sys, xml.etree.ElementTree as tree
+	n = {k: sum(int(s.get(k, 0)) for s in tree.parse(sys.argv[1]).iter("testsuite"))
+	     for k in ("tests", "failures", "errors", "skipped")}
+	failed = n["failures"] + n["errors"]
+	print(n["tests"] - failed - n["skipped"], failed, n["skipped"])
+	EOF
+	return $rc
+}

@@ -1,7 +1,7 @@
 # client/: libkvt and its header; ctl/ is kvtctl, bench/ is kvtbench.
 # The library's objects are in libkvtclient.la, so that unit tests can reach what
-# libkvt.so hides. Functions of kvt.h are marked KVT_API; libkvt.map lets those named
-# kvt_* out and nothing else.
+# libkvt.so hides. What kvt.h declares has default visibility, all else is hidden;
+# libkvt.map gives the exported kvt_* their version.
 
 EXTRA_DIST += client/libkvt.map
 

@@ -42,8 +42,8 @@
  * them again with the next daemon, inside the caller's next calls (kvt_dispatch included), and
  * then emits KVT_EVENT_RECONNECTED with a new ticket, to be shipped again.
  *
- * Lengths are bytes. Timeouts are milliseconds: -1 waits for ever, 0 does not wait. Names, tags
- * and layout tags are printable UTF-8.
+ * Lengths are bytes. Timeout arguments are milliseconds: -1 waits for ever, 0 does not wait; in
+ * options 0 is the default said there. Names, tags and layout tags are printable UTF-8.
  */
 #ifndef KVT_H
 #define KVT_H
@@ -54,20 +54,23 @@
 #ifdef __cplusplus
 extern "C" {
 #endif
+#pragma GCC visibility push(default)
 
+/* clang-format off */
 #define KVT_INIT(o) { .size = sizeof(o) }
+/* clang-format on */
 
 #define KVT_VERSION_MAJOR 0
 #define KVT_VERSION_MINOR 1
 
-#define KVT_SECRET_BYTES 16	/* a grant's secret: 128 random bits */
-#define KVT_TOKEN_MAX 512	/* a token or ticket with its NUL is never longer */
-#define KVT_TAG_MAX 64		/* bytes of a tag or a client's name */
-#define KVT_LAYOUT_MAX 128	/* bytes of a layout tag */
-#define KVT_NOTE_MAX 4096	/* bytes of a note */
-#define KVT_PARTS_MAX 16	/* parts of a grant or of a transfer */
-#define KVT_READERS_MAX 64	/* readers of a grant */
-#define KVT_SOCKET "/run/kvtd/client/kvtd.sock"
+#define KVT_SECRET_BYTES 16   /* a grant's secret: 128 random bits */
+#define KVT_TOKEN_MAX	 512  /* a token or ticket with its NUL is never longer */
+#define KVT_TAG_MAX	 64   /* bytes of a tag or a client's name */
+#define KVT_LAYOUT_MAX	 128  /* bytes of a layout tag */
+#define KVT_NOTE_MAX	 4096 /* bytes of a note */
+#define KVT_PARTS_MAX	 16   /* parts of a grant or of a transfer */
+#define KVT_READERS_MAX	 64   /* readers of a grant */
+#define KVT_SOCKET	 "/run/kvtd/client/kvtd.sock"
 
 /* ------------------------------------------------------------------ statuses */
 
@@ -106,39 +109,42 @@ enum kvt_status {
 /* What kvt_wait and its like return when their time ran out: not a status, nothing has ended. */
 #define KVT_PENDING (-1)
 
-const char *kvt_status_name(int status);	/* "NOT_FOUND"; never NULL */
-const char *kvt_status_text(int status);	/* a sentence */
-int kvt_status_can_retry(int status);		/* 1 if the same call can succeed later */
-const char *kvt_errmsg(void);			/* of the calling thread's last failed call */
-const char *kvt_version(void);			/* "0.1.0" */
+const char *kvt_status_name(int status); /* "NOT_FOUND"; never NULL */
+const char *kvt_status_text(int status); /* a sentence */
+int kvt_status_can_retry(int status);	 /* 1 if the same call can succeed later */
+const char *kvt_errmsg(void);		 /* of the calling thread's last failed call */
+const char *kvt_version(void);		 /* "0.1.0" */
 
 /* ------------------------------------------------------------------ connection */
 
 struct kvt;
 
 enum kvt_open_flags {
-	KVT_OPEN_WAIT = 1 << 0,	/* no daemon yet: keep trying until timeout_ms has passed */
+	KVT_OPEN_WAIT = 1 << 0, /* no daemon yet: keep trying until timeout_ms has passed */
 };
 
 struct kvt_open_opts {
 	size_t size;
-	const char *socket;	/* path; NULL: KVT_SOCKET */
-	const char *name;	/* who this is, for people: "vllm rank 3" */
-	uint32_t flags;		/* enum kvt_open_flags */
-	int timeout_ms;		/* of the connection; 0: 10 s */
+	const char *socket; /* path; NULL: KVT_SOCKET */
+	const char *name;   /* who this is, for people: "vllm rank 3" */
+	uint32_t flags;	    /* enum kvt_open_flags */
+	int timeout_ms;	    /* of the connection; 0: 10 s */
 };
 
 /* Blocks. NOT_FOUND or PERMISSION name the socket and the cure. opts may be NULL. */
 enum kvt_status kvt_open(const struct kvt_open_opts *opts, struct kvt **out);
 
 /*
- * Ends everything of this connection and frees its handles. Blocks until the daemon has let go
- * of all memory (or is dead), at most 10 s: TIMEOUT then says that memory may still be in use;
- * the handle is freed all the same.
+ * Ends everything of this connection and frees it with all its handles. Blocks up to timeout_ms
+ * until the daemon has let go of all memory, or is dead. BUSY: not yet; only kvt_close may be
+ * called again. No other thread may be in a call of this connection. NULL is KVT_OK.
  */
-enum kvt_status kvt_close(struct kvt *k);
+enum kvt_status kvt_close(struct kvt *k, int timeout_ms);
 
-/* Readable when kvt_dispatch has something to do. The same for the life of the handle. */
+/*
+ * Readable when kvt_dispatch has something to do or kvt_next_event something to give. The same for
+ * the life of the handle.
+ */
 int kvt_fd(struct kvt *k);
 
 /* Does what is to be done now; does not block. SHUTDOWN: there is no daemon at present. */
@@ -151,41 +157,46 @@ enum kvt_status kvt_ticket(struct kvt *k, char *buf, size_t len);
 
 enum kvt_event_type {
 	KVT_EVENT_NONE = 0,
-	KVT_EVENT_TRANSFER = 1,	   /* a transfer ended: xfer, status */
-	KVT_EVENT_GRANT = 2,	   /* a grant ended: grant, status (KVT_OK is DONE), failed */
-	KVT_EVENT_ATTEMPT = 3,	   /* an attempt on a grant failed and used nothing: status */
-	KVT_EVENT_NOTE = 4,	   /* a transfer under a grant brought a note, its bytes are there */
-	KVT_EVENT_RECONNECTED = 5, /* ticket */
+	KVT_EVENT_TRANSFER = 1, /* a transfer ended: xfer, status */
+	KVT_EVENT_GRANT = 2,	/* a grant ended: grant, status (KVT_OK is DONE), failed */
+	KVT_EVENT_ATTEMPT = 3,	/* an attempt on a grant failed and used nothing: status */
+	KVT_EVENT_NOTE = 4,	/* a transfer under a grant brought a note, its bytes are there */
+	KVT_EVENT_RECONNECTED = 5,  /* ticket */
 	KVT_EVENT_DISCONNECTED = 6, /* the daemon is gone */
-	KVT_EVENT_DRAINING = 7,	   /* the daemon takes no new grants */
-	/* 8 progress, 9 lost: kept */
+	KVT_EVENT_DRAINING =
+		7, /* the daemon takes no new grants (status SHUTDOWN), or again (OK) */
+		   /* 8 progress, 9 lost: kept */
 };
 
 struct kvt_xfer;
 struct kvt_grant;
 
-/* Pointers in it are valid until the next kvt_event call of the same connection. */
+/*
+ * Pointers in it are valid until the next kvt_next_event of the same connection, so one thread
+ * takes the events.
+ */
 struct kvt_event {
 	size_t size;
 	enum kvt_event_type type;
 	struct kvt_xfer *xfer;
 	struct kvt_grant *grant;
 	int status;
-	const char *text;	/* never NULL */
-	void *user;		/* of the transfer's or the grant's options */
-	uint32_t failed;	/* readers that died or declined */
-	int final;		/* NOTE: of a final */
+	const char *text; /* never NULL */
+	void *user;	  /* of the transfer's or the grant's options */
+	uint32_t failed;  /* readers that died or declined */
+	int final;	  /* NOTE: of a final */
 	const void *note;
 	size_t note_len;
-	const char *tag;	/* ATTEMPT, NOTE: the other side's; never NULL */
-	const char *ticket;	/* RECONNECTED */
-	uint64_t missed;	/* ATTEMPT: how many more were not kept */
+	const char *tag;    /* ATTEMPT, NOTE: the other side's; never NULL */
+	const char *ticket; /* RECONNECTED */
+	uint64_t missed;    /* ATTEMPT, NOTE: how many before it were not kept */
 };
 
 /*
  * Takes the next event. Blocks up to timeout_ms; returns KVT_OK or KVT_PENDING. Events are for
  * those who like them: kvt_wait, kvt_test and kvt_grant_wait work without. An event of an object
- * that was freed meanwhile is not delivered. ev->size must be set.
+ * that was freed meanwhile is not delivered. Not taken, they wait in their handles: one terminal
+ * event each, the last 64 notes and 16 attempts of a grant. ev->size must be set.
  */
 int kvt_next_event(struct kvt *k, struct kvt_event *ev, int timeout_ms);
 
@@ -201,15 +212,15 @@ enum kvt_access {
 };
 
 enum kvt_region_flags {
-	KVT_REGION_HUGE_2M = 1 << 0,	/* 2 MiB pages if there are any, else UNSUPPORTED */
-	KVT_REGION_TRY_HUGE = 1 << 1,	/* 2 MiB pages if there are any, else ordinary ones */
+	KVT_REGION_HUGE_2M = 1 << 0,	 /* 2 MiB pages if there are any, else UNSUPPORTED */
+	KVT_REGION_TRY_HUGE = 1 << 1,	 /* 2 MiB pages if there are any, else ordinary ones */
 	KVT_REGION_NO_POPULATE = 1 << 2, /* memfd only: the caller has touched all pages already */
 };
 
 struct kvt_region_opts {
 	size_t size;
-	uint32_t access;	/* enum kvt_access; 0: all */
-	uint32_t flags;		/* enum kvt_region_flags */
+	uint32_t access; /* enum kvt_access; 0: all */
+	uint32_t flags;	 /* enum kvt_region_flags */
 	const char *tag;
 };
 
@@ -235,8 +246,9 @@ size_t kvt_region_len(const struct kvt_region *r);
 
 /*
  * Ends and fences every transfer and grant on the region (they end with CANCELED and REVOKED),
- * deletes the caches over it, deregisters. Blocks up to timeout_ms; BUSY when something still
- * touches the memory: call again. On KVT_OK the handle is gone.
+ * deletes the caches over it, deregisters, unmaps what kvt_region_alloc mapped. Blocks up to
+ * timeout_ms; BUSY when something still touches the memory: it goes on, call again. On KVT_OK the
+ * handle is gone. Handles of its caches stay until kvt_cache_delete, and are good for that alone.
  */
 enum kvt_status kvt_region_release(struct kvt_region *r, int timeout_ms);
 
@@ -248,23 +260,24 @@ struct kvt_cache;
 struct kvt_plane {
 	struct kvt_region *region;
 	uint64_t offset;
-	uint64_t block_stride;	/* at least block_bytes */
+	uint64_t block_stride; /* at least block_bytes */
 	uint64_t block_bytes;
 };
 
 struct kvt_cache_opts {
 	size_t size;
-	uint32_t n_blocks;		/* in every plane */
+	uint32_t n_blocks; /* in every plane */
 	uint32_t n_planes;
 	const struct kvt_plane *planes;
-	const char *layout;		/* layout tag; both sides' must be equal, or one empty */
+	const char *layout; /* layout tag; both sides' must be equal, or one empty */
 	const char *tag;
 };
 
 /* Blocks. */
 enum kvt_status kvt_cache_create(struct kvt *k, const struct kvt_cache_opts *opts,
 				 struct kvt_cache **out);
-/* BUSY while a grant or a transfer uses it. Blocks. On KVT_OK the handle is gone. */
+/* BUSY while a grant or a transfer uses it. Blocks. On KVT_OK the handle is gone. NULL is KVT_OK.
+ */
 enum kvt_status kvt_cache_delete(struct kvt_cache *c);
 
 /* ------------------------------------------------------------------ tokens */
@@ -281,8 +294,8 @@ enum kvt_status kvt_token_make(const char *ticket, const uint8_t secret[KVT_SECR
 			       char *buf, size_t len);
 
 enum kvt_token_state {
-	KVT_TOKEN_UNKNOWN = 0,	/* never was, or ended more than 60 s ago */
-	KVT_TOKEN_WAITING = 1,	/* exists, nobody has it open */
+	KVT_TOKEN_UNKNOWN = 0, /* never was, or ended more than 60 s ago */
+	KVT_TOKEN_WAITING = 1, /* exists, nobody has it open */
 	KVT_TOKEN_OPEN = 2,
 	KVT_TOKEN_ENDED = 3,
 };
@@ -303,24 +316,24 @@ struct kvt_part {
 	struct kvt_cache *cache;
 	const uint32_t *blocks;
 	size_t n_blocks;
-	uint64_t reserved[4];	/* zero */
+	uint64_t reserved[4]; /* zero */
 };
 
 enum kvt_grant_flags {
-	KVT_GRANT_KEEP = 1 << 0,	/* an opener that dies or declines does not end it */
+	KVT_GRANT_KEEP = 1 << 0, /* an opener that dies or declines does not end it */
 };
 
 struct kvt_grant_opts {
 	size_t size;
 	enum kvt_grant_access access;
-	uint32_t n_parts;		/* 1 to KVT_PARTS_MAX */
+	uint32_t n_parts; /* 1 to KVT_PARTS_MAX */
 	const struct kvt_part *parts;
-	const uint8_t *secret;		/* KVT_SECRET_BYTES; NULL: a new one */
-	uint32_t readers;		/* finals that end it; 0: 1 */
-	uint32_t flags;			/* enum kvt_grant_flags */
-	uint64_t ttl_ms;		/* with nobody having it open; 0: the daemon's default (30 s) */
-	uint64_t max_hold_ms;		/* with somebody having it open; 0: the default (600 s) */
-	const void *note;		/* for the opener */
+	const uint8_t *secret; /* KVT_SECRET_BYTES; NULL: a new one */
+	uint32_t readers;      /* finals that end it; 0: 1 */
+	uint32_t flags;	       /* enum kvt_grant_flags */
+	uint64_t ttl_ms;       /* with nobody having it open; 0: the daemon's default (30 s) */
+	uint64_t max_hold_ms;  /* with somebody having it open; 0: the default (600 s) */
+	const void *note;      /* for the opener */
 	size_t note_len;
 	const char *tag;
 	void *user;
@@ -329,11 +342,11 @@ struct kvt_grant_opts {
 struct kvt_grant_result {
 	size_t size;
 	uint32_t finals;
-	uint32_t failed;	/* readers that died or declined */
-	uint64_t bytes;		/* moved under it */
-	const void *note;	/* the last one that came; valid until kvt_grant_free */
+	uint32_t failed;  /* readers that died or declined */
+	uint64_t bytes;	  /* moved under it */
+	const void *note; /* the last one that came; valid until kvt_grant_free */
 	size_t note_len;
-	const char *text;	/* never NULL; valid until kvt_grant_free */
+	const char *text; /* never NULL; valid until kvt_grant_free */
 };
 
 /*
@@ -360,7 +373,7 @@ enum kvt_status kvt_grant_revoke(struct kvt_grant *g);
 int kvt_grant_wait(struct kvt_grant *g, int timeout_ms, struct kvt_grant_result *res);
 
 /* Frees the handle. BUSY unless it has ended: revoke and wait first. */
-enum kvt_status kvt_grant_free(struct kvt_grant *g);
+enum kvt_status kvt_grant_free(struct kvt_grant *g); /* NULL is KVT_OK */
 
 /* ------------------------------------------------------------------ transfers */
 
@@ -374,29 +387,31 @@ struct kvt_slice {
 	uint64_t len;
 	uint64_t src_stride, dst_stride;
 	uint32_t count;
-	uint32_t reserved;	/* zero */
+	uint32_t reserved; /* zero */
 };
 
 /*
- * My blocks blocks[0..n_blocks) against blocks [first, first + n_blocks) of part `grant_part` of
- * the grant; my planes [plane_first, plane_first + plane_count) against the grant's from
- * far_plane_first on. Without a slice both sides' block_bytes must be equal.
+ * My blocks blocks[i], i < n_blocks, against block first + i x far_step of the list of part
+ * `grant_part` of the grant; my planes [plane_first, plane_first + plane_count) against the grant's
+ * from far_plane_first on. Without a slice both sides' block_bytes must be equal.
  */
 struct kvt_xfer_part {
 	struct kvt_cache *cache;
-	const uint32_t *blocks;		/* may repeat in a push only */
+	const uint32_t *blocks; /* an id may repeat in a push only */
 	size_t n_blocks;
 	uint32_t grant_part;
 	uint32_t plane_first;
 	uint64_t first;
-	uint32_t plane_count;		/* 0: all from plane_first on */
+	uint32_t plane_count; /* 0: all from plane_first on */
 	uint32_t far_plane_first;
 	struct kvt_slice slice;
-	uint64_t reserved[4];		/* zero */
+	uint64_t far_step;    /* 0: 1 */
+	uint64_t reserved[4]; /* zero */
 };
 
 enum kvt_xfer_flags {
-	KVT_FINAL = 1 << 0,	/* the last one under this token: its success ends my use of the grant */
+	KVT_FINAL =
+		1 << 0, /* the last one under this token: its success ends my use of the grant */
 };
 
 enum kvt_priority {
@@ -408,14 +423,14 @@ enum kvt_priority {
 struct kvt_xfer_opts {
 	size_t size;
 	const char *token;
-	uint32_t n_parts;		/* 0: no bytes (a push of none with a note is a notification) */
-	uint32_t flags;			/* enum kvt_xfer_flags */
+	uint32_t n_parts; /* 0: no bytes (a push of none with a note is a notification) */
+	uint32_t flags;	  /* enum kvt_xfer_flags */
 	const struct kvt_xfer_part *parts;
-	uint64_t timeout_ms;		/* 0: none. It ends with TIMEOUT soon after */
-	uint64_t open_wait_ms;		/* how long to wait for a grant that is not created yet */
+	uint64_t timeout_ms;   /* 0: none. It ends with TIMEOUT soon after */
+	uint64_t open_wait_ms; /* how long to wait for a grant that is not created yet */
 	enum kvt_priority priority;
-	uint32_t reserved;		/* zero */
-	const void *note;		/* for the owner, told with the transfer's success */
+	uint32_t reserved; /* zero */
+	const void *note;  /* for the owner, told with the transfer's success */
 	size_t note_len;
 	const char *tag;
 	void *user;
@@ -434,7 +449,10 @@ enum kvt_status kvt_pull(struct kvt *k, const struct kvt_xfer_opts *opts, struct
 enum kvt_status kvt_push(struct kvt *k, const struct kvt_xfer_opts *opts, struct kvt_xfer **out);
 enum kvt_status kvt_claim(struct kvt *k, const struct kvt_xfer_opts *opts, struct kvt_xfer **out);
 
-/* Final without data (a full prefix hit), and refusal. Block up to timeout_ms, then TIMEOUT. */
+/*
+ * Final without data (a full prefix hit), and refusal. Block for the terminal status, which is
+ * TIMEOUT soon after timeout_ms.
+ */
 enum kvt_status kvt_token_release(struct kvt *k, const char *token, int timeout_ms);
 enum kvt_status kvt_token_decline(struct kvt *k, const char *token, int timeout_ms);
 
@@ -449,26 +467,27 @@ enum kvt_status kvt_cancel(struct kvt_xfer *x);
 
 struct kvt_xfer_stats {
 	size_t size;
-	const char *path;		/* "local", "tcp"; "" if none was taken. Valid until kvt_xfer_free */
-	uint64_t bytes;			/* of the transfer; all of them moved if its status is KVT_OK */
-	uint64_t pieces;		/* blocks x planes x slice count */
-	uint64_t pieces_coalesced;	/* contiguous runs, as the own daemon moved them */
-	uint64_t queued_ns;		/* CLOCK_BOOTTIME */
-	uint64_t started_ns;		/* 0: never */
+	const char *path; /* "local", "tcp"; "" if none was taken. Valid until kvt_xfer_free */
+	uint64_t bytes;	  /* of the transfer; all of them moved if its status is KVT_OK */
+	uint64_t pieces;  /* blocks x planes x slice count */
+	uint64_t pieces_coalesced; /* contiguous runs, as the own daemon moved them */
+	uint64_t queued_ns;	   /* CLOCK_BOOTTIME */
+	uint64_t started_ns;	   /* 0: never */
 	uint64_t ended_ns;
 	uint32_t retries;
-	uint64_t request_bytes;		/* message to the daemon and its list memfd */
-	const void *note;		/* the owner's, from the grant; valid until kvt_xfer_free */
+	uint64_t request_bytes; /* message to the daemon and its list memfd */
+	const void *note;	/* the owner's, from the grant; valid until kvt_xfer_free */
 	size_t note_len;
-	const char *text;		/* why it failed; never NULL; valid until kvt_xfer_free */
+	const char *text; /* why it failed; never NULL; valid until kvt_xfer_free */
 };
 
 /* BUSY until it has ended. */
 enum kvt_status kvt_xfer_get_stats(struct kvt_xfer *x, struct kvt_xfer_stats *st);
 
 /* Frees the handle. BUSY unless it has ended: cancel and wait first. */
-enum kvt_status kvt_xfer_free(struct kvt_xfer *x);
+enum kvt_status kvt_xfer_free(struct kvt_xfer *x); /* NULL is KVT_OK */
 
+#pragma GCC visibility pop
 #ifdef __cplusplus
 }
 #endif

@@ -13,10 +13,10 @@
 #include <stddef.h>
 
 struct kvt_arena {
-	ProtobufCAllocator pb;	 /* to hand to *_unpack() */
+	ProtobufCAllocator pb; /* to hand to *_unpack() */
 	struct arena_block *first, *last;
 	size_t cap, used;
-	int overflowed;		 /* the cap was hit since the last reset */
+	int overflowed; /* the cap was hit since the last reset */
 };
 
 void kvt_arena_init(struct kvt_arena *a, size_t cap);

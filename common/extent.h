@@ -18,14 +18,14 @@
 #include <stdint.h>
 
 struct ext_plane {
-	uint64_t addr;		/* of block 0, as the mover sees memory: pointer or iova */
+	uint64_t addr; /* of block 0, as the mover sees memory: pointer or iova */
 	uint64_t stride;
 	uint64_t block_bytes;
-	uint32_t region;	/* index into the job's regions, for error reports and keys */
+	uint32_t region; /* index into the job's regions, for error reports and keys */
 };
 
 struct ext_slice {
-	uint64_t off, len, stride;	/* len 0: whole blocks */
+	uint64_t off, len, stride; /* len 0: whole blocks */
 	uint32_t count;
 };
 
@@ -35,14 +35,14 @@ struct ext_part {
 	uint64_t n_blocks;
 	uint32_t n_planes;
 	struct ext_slice slice;
-	uint64_t *plane_start;		/* ext_map_init: n_planes + 1 stream positions */
+	uint64_t *plane_start; /* ext_map_init: n_planes + 1 stream positions */
 };
 
 struct ext_map {
-	struct ext_part *parts;		/* owned, with planes and plane_start */
-	const uint32_t *blocks_owned;	/* freed with the map, may be NULL */
+	struct ext_part *parts;	      /* owned, with planes and plane_start */
+	const uint32_t *blocks_owned; /* freed with the map, may be NULL */
 	uint32_t n_parts;
-	uint64_t bytes;			/* of the whole stream */
+	uint64_t bytes; /* of the whole stream */
 	uint64_t pieces;
 };
 
@@ -57,10 +57,10 @@ void ext_map_free(struct ext_map *m);
 
 struct ext_iter {
 	const struct ext_map *map;
-	uint64_t pos;			/* in the stream */
+	uint64_t pos; /* in the stream */
 	uint32_t part, plane, run;
-	uint64_t block;			/* index into the list */
-	uint64_t off;			/* into the run */
+	uint64_t block; /* index into the list */
+	uint64_t off;	/* into the run */
 };
 
 struct ext_span {

@@ -12,8 +12,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
-#define KVT_MSG_MAX 65536	/* bytes of a datagram */
-#define KVT_FDS_MAX 253		/* SCM_MAX_FD */
+#define KVT_MSG_MAX 65536 /* bytes of a datagram */
+#define KVT_FDS_MAX 253	  /* SCM_MAX_FD */
 
 struct kvt_fds {
 	int n;

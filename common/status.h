@@ -15,7 +15,7 @@
 
 struct kvt_err {
 	enum kvt_status status;
-	char text[KVT_ERR_TEXT];	/* one line, no full stop: object, what is wrong, the bound */
+	char text[KVT_ERR_TEXT]; /* one line, no full stop: object, what is wrong, the bound */
 };
 
 /* Sets both and returns status. e may be NULL. */

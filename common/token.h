@@ -9,9 +9,9 @@
 #include "status.h"
 
 #define KVT_EPOCH_BYTES 16
-#define KVT_NODE_MAX 64		/* bytes of a node id or cluster name */
-#define KVT_ADDR_MAX 64		/* bytes of "[address]:port" */
-#define KVT_ADDRS_MAX 4
+#define KVT_NODE_MAX	64 /* bytes of a node id or cluster name */
+#define KVT_ADDR_MAX	64 /* bytes of "[address]:port" */
+#define KVT_ADDRS_MAX	4
 
 struct kvt_token {
 	char addrs[KVT_ADDRS_MAX][KVT_ADDR_MAX];

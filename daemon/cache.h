@@ -16,18 +16,18 @@ struct cache_plane {
 
 struct cache {
 	struct obj obj;
-	UT_hash_handle hh;	/* in client->caches */
+	UT_hash_handle hh; /* in client->caches */
 	uint64_t handle;
 	struct client *client;
 	uint32_t n_blocks, n_planes;
-	uint32_t users;		/* grants and transfers over it */
+	uint32_t users; /* grants and transfers over it */
 	struct cache_plane *planes;
 	char layout[KVT_LAYOUT_MAX + 1];
 	char tag[KVT_TAG_MAX + 1];
-	uint64_t list_bytes;	/* charged to the client */
+	uint64_t list_bytes; /* charged to the client */
 };
 
-struct cache *cache_find(struct client *c, uint64_t handle);	/* or NULL */
+struct cache *cache_find(struct client *c, uint64_t handle); /* or NULL */
 /*
  * A use by a grant or transfer. get fails with BUSY when one of its regions is being released,
  * with INVALID when one is poisoned.
@@ -35,13 +35,13 @@ struct cache *cache_find(struct client *c, uint64_t handle);	/* or NULL */
 enum kvt_status cache_get(struct cache *k, struct kvt_err *e);
 void cache_put(struct cache *k);
 bool cache_uses(const struct cache *k, const struct region *r);
-void caches_client_gone(struct client *c);	/* users are gone already */
+void caches_client_gone(struct client *c); /* users are gone already */
 /* Deletes the caches over r (users are gone already). */
 void caches_del_on(struct client *c, struct region *r);
 
-int req_cache_create(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
-				 Kvt__Reply *r, struct kvt_arena *a, struct kvt_err *e);
-int req_cache_delete(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
-				 Kvt__Reply *r, struct kvt_arena *a, struct kvt_err *e);
+int req_cache_create(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+		     struct kvt_arena *a, struct kvt_err *e);
+int req_cache_delete(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+		     struct kvt_arena *a, struct kvt_err *e);
 
 #endif

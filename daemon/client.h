@@ -3,8 +3,8 @@
  * client.h - one connection on a client or admin socket, and all that its process owns
  *
  * The connection is the lease: when it ends, or the client's pidfd says that the process is gone,
- * everything of the client is stopped, fenced and released, then the socket is closed; so an end
- * of file that libkvt sees from a live daemon means that nothing touches its memory any more.
+ * everything of the client is stopped, fenced and released, then Bye is sent and the socket is
+ * closed: Bye is what tells libkvt that nothing touches its memory any more.
  */
 #ifndef KVTD_CLIENT_H
 #define KVTD_CLIENT_H
@@ -34,22 +34,22 @@ struct client_event {
 TAILQ_HEAD(client_event_list, client_event);
 
 enum client_state {
-	CLIENT_NEW,	/* no Hello yet */
+	CLIENT_NEW, /* no Hello yet */
 	CLIENT_UP,
-	CLIENT_CLOSING,	/* gone: its objects are being fenced */
+	CLIENT_CLOSING, /* gone: its objects are being fenced */
 };
 
 struct client {
 	struct obj obj;
 	struct kvtd *d;
 	enum client_state state;
-	uint64_t client_id;	/* in tickets; 0 before Hello */
+	uint64_t client_id; /* in tickets; 0 before Hello */
 	char name[KVT_TAG_MAX + 1];
 	char tenant[KVT_TAG_MAX + 1];
 	pid_t pid;
 	uid_t uid;
 	gid_t gid;
-	bool admin;		/* came by the admin socket */
+	bool admin; /* came by the admin socket */
 
 	/* uthash tables by the client's handle */
 	struct region *regions;
@@ -59,7 +59,7 @@ struct client {
 
 	struct quota quota;
 	struct client_event_list events;
-	struct client_conn *conn;	/* private to client.c */
+	struct client_conn *conn;	 /* private to client.c */
 	struct client_hash_links *links; /* private to client.c */
 };
 

@@ -21,52 +21,53 @@ struct conf_list {
 	char *item[CONF_LIST_MAX];
 };
 
-struct conf_socket {	/* listen_client NAME PATH */
+struct conf_socket { /* listen_client NAME PATH */
 	char *name, *path;
 };
 
 struct conf {
 	/* who and where */
-	char *node;		/* node id; default the host name */
-	char *cluster;		/* "default" */
-	struct conf_list listen;	/* "ADDR:PORT"; empty: no peer listener */
-	struct conf_list advertise;	/* "ADDR", "ADDR:PORT", interface or CIDR; empty: from listen */
+	char *node;		    /* node id; default the host name */
+	char *cluster;		    /* "default" */
+	struct conf_list listen;    /* "ADDR:PORT"; empty: no peer listener */
+	struct conf_list advertise; /* "ADDR", "ADDR:PORT", interface or CIDR; empty: from listen */
 	bool insecure_loopback;
-	char *client_socket;	/* KVT_SOCKET */
-	char *admin_socket;	/* /run/kvtd/admin/admin.sock */
-	char *client_group;	/* group of client sockets; "" leaves it */
+	char *client_socket; /* KVT_SOCKET */
+	char *admin_socket;  /* /run/kvtd/admin/admin.sock */
+	char *client_group;  /* group of client sockets; "" leaves it */
 	struct conf_socket listen_client[CONF_LIST_MAX];
 	int n_listen_client;
-	struct conf_list peers_allow;	/* CIDRs that may be dialled; empty: loopback with
-					 * insecure_loopback, else any unicast but loopback, link-local */
-	struct conf_list transport_allow;	/* names; default all */
+	struct conf_list
+		peers_allow;		  /* CIDRs that may be dialled; empty: loopback with
+					   * insecure_loopback, else any unicast but loopback, link-local */
+	struct conf_list transport_allow; /* names; default all */
 	enum log_level log_level;
 
 	/* time, ms */
 	uint64_t drain_timeout, fence_timeout;
 	uint64_t keepalive_interval, keepalive_timeout;
-	uint64_t connect_timeout;	/* dial and proof */
-	uint64_t redial_max;		/* cap of the back-off */
+	uint64_t connect_timeout; /* dial and proof */
+	uint64_t redial_max;	  /* cap of the back-off */
 	uint64_t ttl_default, max_hold_default, max_hold_max;
 	uint64_t open_wait_max;
-	uint64_t token_keep;		/* 60 s */
+	uint64_t token_keep; /* 60 s */
 
 	/* limits */
-	uint64_t max_registered;	/* bytes on the node; 0: 90 % of RAM */
-	uint64_t client_quota[QUOTA_COUNT];	/* per client */
-	uint64_t key_quota[QUOTA_COUNT];	/* per uid, gid, tenant */
+	uint64_t max_registered;	    /* bytes on the node; 0: 90 % of RAM */
+	uint64_t client_quota[QUOTA_COUNT]; /* per client */
+	uint64_t key_quota[QUOTA_COUNT];    /* per uid, gid, tenant */
 	uint64_t max_clients;
 
 	/* movers */
-	uint64_t local_threads;		/* 0: half of the processors, 1 to 8 */
-	uint64_t local_chunk;		/* bytes per turn */
-	uint64_t tcp_threads;		/* 0: as local_threads, at most 4 */
-	uint64_t tcp_streams;		/* data connections per peer, made by the dialling side */
-	uint64_t tcp_chunk;		/* bytes per data frame */
-	uint64_t tcp_gather;		/* pieces below this go through a buffer */
-	uint64_t tcp_peer_jobs;		/* jobs moving at once per peer and direction */
+	uint64_t local_threads; /* 0: half of the processors, 1 to 8 */
+	uint64_t local_chunk;	/* bytes per turn */
+	uint64_t tcp_threads;	/* 0: as local_threads, at most 4 */
+	uint64_t tcp_streams;	/* data connections per peer, made by the dialling side */
+	uint64_t tcp_chunk;	/* bytes per data frame */
+	uint64_t tcp_gather;	/* pieces below this go through a buffer */
+	uint64_t tcp_peer_jobs; /* jobs moving at once per peer and direction */
 
-	struct conf_list fault;		/* test builds only */
+	struct conf_list fault; /* test builds only */
 };
 
 /* Defaults, then the file (NULL: none). Errors are "file:line: text". */
@@ -79,6 +80,6 @@ void conf_free(struct conf *c);
 void conf_apply(struct conf *now, struct conf *next, const char **changed, int *n_changed,
 		const char **restart, int *n_restart);
 int conf_keys(void);
-void conf_help(FILE *out);	/* every key, its default and its help */
+void conf_help(FILE *out); /* every key, its default and its help */
 
 #endif

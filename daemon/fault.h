@@ -10,14 +10,14 @@
 
 #include <stdint.h>
 
-#define FAULT_POINTS(X)                                                                            \
-	X(FENCE_OFF, "fence-off", "report fences at once, without waiting for the threads")        \
-	X(CONFIRM_OFF, "confirm-off", "accept every commit, whether the grant holds or not")       \
-	X(ALLOC_FAIL, "alloc-fail", "let every Nth allocation of an object fail")                  \
-	X(DELAY_CHUNK, "delay-chunk", "sleep VALUE ms in a data thread before each chunk")         \
-	X(DELAY_COMMIT, "delay-commit", "wait VALUE ms before a commit is judged")                 \
-	X(DELAY_IMPORT, "delay-import", "sleep VALUE ms in each registration")                     \
-	X(SIGBUS, "sigbus", "fault in the VALUEth guarded access")                                 \
+#define FAULT_POINTS(X)                                                                      \
+	X(FENCE_OFF, "fence-off", "report fences at once, without waiting for the threads")  \
+	X(CONFIRM_OFF, "confirm-off", "accept every commit, whether the grant holds or not") \
+	X(ALLOC_FAIL, "alloc-fail", "let every Nth allocation of an object fail")            \
+	X(DELAY_CHUNK, "delay-chunk", "sleep VALUE ms in a data thread before each chunk")   \
+	X(DELAY_COMMIT, "delay-commit", "wait VALUE ms before a commit is judged")           \
+	X(DELAY_IMPORT, "delay-import", "sleep VALUE ms in each registration")               \
+	X(SIGBUS, "sigbus", "fault in the VALUEth guarded access")                           \
 	X(SEND_SHORT, "send-short", "write at most VALUE bytes in each send on a data connection")
 
 enum fault_point {

@@ -16,10 +16,10 @@
 
 enum grant_state { GRANT_LIVE, GRANT_HELD, GRANT_REVOKING, GRANT_ENDED, GRANT_STATE_COUNT };
 enum grant_event {
-	GRANT_EV_OPEN,	    /* an open was admitted */
-	GRANT_EV_FINAL,	    /* an open's final was committed; the open is gone */
-	GRANT_EV_LOST,	    /* an open ended without: its client died, its daemon is lost, declined */
-	GRANT_EV_IDLE,	    /* an unclaimed open ended with a failed attempt */
+	GRANT_EV_OPEN,	/* an open was admitted */
+	GRANT_EV_FINAL, /* an open's final was committed; the open is gone */
+	GRANT_EV_LOST,	/* an open ended without: its client died, its daemon is lost, declined */
+	GRANT_EV_IDLE,	/* an unclaimed open ended with a failed attempt */
 	GRANT_EV_TTL,
 	GRANT_EV_MAX_HOLD,
 	GRANT_EV_REVOKE,    /* by the owner, an administrator, a released region, a shutdown */
@@ -60,7 +60,7 @@ int req_admin_revoke(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 
 enum kvt_status grants_init(struct kvtd *d, struct kvt_err *e);
 void grants_done(struct kvtd *d);
-void grants_client_gone(struct client *c);	/* ends all of c's grants; nothing is delivered */
+void grants_client_gone(struct client *c); /* ends all of c's grants; nothing is delivered */
 /* Revokes all grants over the region (it is being released). */
 void grants_region_stop(struct region *r, const char *why);
 /* Revokes everything: the daemon ends. */

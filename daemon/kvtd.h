@@ -22,21 +22,21 @@ enum kvtd_state { KVTD_STARTING, KVTD_RUNNING, KVTD_DRAINING, KVTD_STOPPING };
 struct kvtd_counts {
 	uint64_t transfers_ok, transfers_failed, bytes_moved;
 	uint64_t grants_done, grants_failed;
-	uint64_t fencing;	/* transfers and grants that are being fenced now */
-	uint64_t internal;	/* impossible state transitions seen: must stay 0 */
+	uint64_t fencing;  /* transfers and grants that are being fenced now */
+	uint64_t internal; /* impossible state transitions seen: must stay 0 */
 };
 
 struct kvtd {
 	struct event_base *base;
 	struct conf *conf;
 	enum kvtd_state state;
-	char why[128];			/* of DRAINING */
+	char why[128]; /* of DRAINING */
 	char node[KVT_NODE_MAX + 1];
 	uint8_t epoch[KVT_EPOCH_BYTES];
-	uint8_t key[32];		/* of this life: client keys are HMACs with it */
-	int pidfd;			/* our own, handed to clients */
+	uint8_t key[32]; /* of this life: client keys are HMACs with it */
+	int pidfd;	 /* our own, handed to clients */
 	uint64_t started_ns;
-	char advertise[KVT_ADDRS_MAX][KVT_ADDR_MAX];	/* "address:port" in our tickets */
+	char advertise[KVT_ADDRS_MAX][KVT_ADDR_MAX]; /* "address:port" in our tickets */
 	int n_advertise;
 	uint64_t registered_bytes;
 
@@ -45,7 +45,7 @@ struct kvtd {
 	uint64_t last_id[OBJ_KINDS];
 	struct kvtd_counts counts;
 
-	struct peer *self;		/* this daemon as a peer of itself */
+	struct peer *self; /* this daemon as a peer of itself */
 
 	/* private to the modules of these names */
 	struct loop *loop;
@@ -54,7 +54,7 @@ struct kvtd {
 	struct peers *peers;
 	struct grants *grants;
 	struct transfers *transfers;
-	struct net_state *net[8];	/* by enum net_id */
+	struct net_state *net[8]; /* by enum net_id */
 	struct listeners *listeners;
 	struct admin *admin;
 };

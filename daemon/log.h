@@ -17,14 +17,14 @@ extern enum log_level log_max_level;
 
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 
-#define log_at(level, ...)                                                                         \
-	do {                                                                                       \
-		if ((level) <= log_max_level)                                                      \
-			log_line((level), __VA_ARGS__);                                            \
+#define log_at(level, ...)                              \
+	do {                                            \
+		if ((level) <= log_max_level)           \
+			log_line((level), __VA_ARGS__); \
 	} while (0)
-#define log_err(...) log_at(LOG_ERR_, __VA_ARGS__)
-#define log_warn(...) log_at(LOG_WARN_, __VA_ARGS__)
-#define log_info(...) log_at(LOG_INFO_, __VA_ARGS__)
+#define log_err(...)   log_at(LOG_ERR_, __VA_ARGS__)
+#define log_warn(...)  log_at(LOG_WARN_, __VA_ARGS__)
+#define log_info(...)  log_at(LOG_INFO_, __VA_ARGS__)
 #define log_debug(...) log_at(LOG_DEBUG_, __VA_ARGS__)
 
 /* At most 10 lines in 10 s for each limiter; then one line says how many were left out. */
@@ -33,10 +33,10 @@ struct log_limit {
 	uint32_t n, left_out;
 };
 int log_limit_pass(struct log_limit *l);
-#define log_limited(l, level, ...)                                                                 \
-	do {                                                                                       \
-		if ((level) <= log_max_level && log_limit_pass(l))                                 \
-			log_line((level), __VA_ARGS__);                                            \
+#define log_limited(l, level, ...)                                 \
+	do {                                                       \
+		if ((level) <= log_max_level && log_limit_pass(l)) \
+			log_line((level), __VA_ARGS__);            \
 	} while (0)
 
 #endif

@@ -17,7 +17,7 @@ struct kvtd;
 struct loop_call {
 	STAILQ_ENTRY(loop_call) link;
 	void (*fn)(struct loop_call *call);
-	int queued;	/* loop_defer only */
+	int queued; /* loop_defer only */
 };
 
 int loop_init(struct kvtd *d);
@@ -46,6 +46,6 @@ static inline uint64_t now_ms(void)
 	return now_ns() / 1000000;
 }
 
-#define container_of(ptr, type, member) ((type *)((char *)(ptr) - offsetof(type, member)))
+#define container_of(ptr, type, member) ((type *)((char *)(ptr)-offsetof(type, member)))
 
 #endif

@@ -18,7 +18,7 @@ struct obj;
 
 struct obj_ops {
 	Kvt__Object kind;
-	const char *name;		/* "grant" */
+	const char *name; /* "grant" */
 	/* Whose it is, or NULL: seen by administrators only. */
 	struct client *(*client)(struct obj *o);
 	/* A Kvt__...Row in the arena, or NULL: no memory. */
@@ -37,7 +37,7 @@ TAILQ_HEAD(obj_list, obj);
 
 /* Gives it the next id of its kind and lists it. */
 void obj_add(struct kvtd *d, struct obj *o, const struct obj_ops *ops);
-void obj_del(struct obj *o);	/* nothing if it was never added */
-struct obj *obj_find(struct kvtd *d, Kvt__Object kind, uint64_t id);	/* or NULL */
+void obj_del(struct obj *o); /* nothing if it was never added */
+struct obj *obj_find(struct kvtd *d, Kvt__Object kind, uint64_t id); /* or NULL */
 
 #endif

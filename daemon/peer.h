@@ -19,9 +19,9 @@
 #include "peer.pb-c.h"
 #include "token.h"
 
-#define PEER_FRAME_MAX (256 * 1024)
+#define PEER_FRAME_MAX	   (256 * 1024)
 #define PEER_FRAME_MAX_NEW 4096
-#define PEER_KEY_BYTES 32
+#define PEER_KEY_BYTES	   32
 
 struct gopen;
 struct hold;
@@ -32,29 +32,29 @@ struct peer {
 	char node[KVT_NODE_MAX + 1];
 	uint8_t epoch[KVT_EPOCH_BYTES];
 	char version[32];
-	char address[KVT_ADDR_MAX];	/* of the connection's far end */
+	char address[KVT_ADDR_MAX]; /* of the connection's far end */
 	bool self;
-	bool dialled;			/* by us: then data connections are ours to make, too */
-	bool down;			/* peer_down was called; only references are left */
-	uint64_t conn_id;		/* of the accepting side: names the connection in data handshakes */
+	bool dialled;	  /* by us: then data connections are ours to make, too */
+	bool down;	  /* peer_down was called; only references are left */
+	uint64_t conn_id; /* of the accepting side: names the connection in data handshakes */
 	uint8_t data_key[PEER_KEY_BYTES];
-	uint32_t streams;		/* data connections wanted: the smaller of both sides' */
+	uint32_t streams; /* data connections wanted: the smaller of both sides' */
 	uint64_t up_ns;
 	uint64_t round_trip_us;
-	_Atomic uint64_t bytes_in, bytes_out;	/* by transports and control */
-	uint32_t data_connections;	/* set by tcp */
-	void *net[NET_COUNT];		/* of the transports */
+	_Atomic uint64_t bytes_in, bytes_out; /* by transports and control */
+	uint32_t data_connections;	      /* set by tcp */
+	void *net[NET_COUNT];		      /* of the transports */
 
 	/* of grants and transfers (peer_msg.c and below) */
-	struct gopen *opens;		/* uthash by handle: their opens of our grants */
-	struct service *services;	/* uthash by handle: their transfers on our grants */
-	struct hold *holds;		/* uthash by handle: our opens of their grants */
-	struct transfer *xfers;		/* uthash by wire handle: our transfers on their grants */
-	uint64_t last_handle;		/* for opens, transfers and queries of ours */
+	struct gopen *opens;	  /* uthash by handle: their opens of our grants */
+	struct service *services; /* uthash by handle: their transfers on our grants */
+	struct hold *holds;	  /* uthash by handle: our opens of their grants */
+	struct transfer *xfers;	  /* uthash by wire handle: our transfers on their grants */
+	uint64_t last_handle;	  /* for opens, transfers and queries of ours */
 	uint64_t n_services;
 
 	int refs;
-	struct peer_conn *conn;		/* private to peer.c */
+	struct peer_conn *conn; /* private to peer.c */
 };
 
 /* Someone who wants a connection. */
@@ -65,10 +65,10 @@ struct peer_wait {
 	void (*fn)(struct peer_wait *w, struct peer *p, const struct kvt_err *e);
 };
 
-enum kvt_status peers_init(struct kvtd *d, struct kvt_err *e);	/* makes d->self; opens nothing */
+enum kvt_status peers_init(struct kvtd *d, struct kvt_err *e); /* makes d->self; opens nothing */
 /* Opens the listeners of conf->listen; refuses with the cure where there is no trust for it. */
 enum kvt_status peers_listen(struct kvtd *d, struct kvt_err *e);
-void peers_stop(struct kvtd *d);	/* Bye to all, then close */
+void peers_stop(struct kvtd *d); /* Bye to all, then close */
 void peers_done(struct kvtd *d);
 void peers_bye(struct kvtd *d, enum kvt_status status, const char *text);
 
@@ -91,8 +91,8 @@ void peer_fail(struct peer *p, enum kvt_status status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
 struct peer *peer_get(struct peer *p);
-void peer_put(struct peer *p);	/* frees it, after the turn, with the last reference */
-struct peer *peer_by_conn(struct kvtd *d, uint64_t conn_id, bool dialled);	/* up, or NULL */
+void peer_put(struct peer *p); /* frees it, after the turn, with the last reference */
+struct peer *peer_by_conn(struct kvtd *d, uint64_t conn_id, bool dialled); /* up, or NULL */
 
 /* ---- upcalls, in peer_msg.c */
 void peer_up(struct peer *p);

@@ -13,13 +13,13 @@
 
 enum quota_kind {
 	QUOTA_REGIONS,
-	QUOTA_BYTES,	   /* registered */
+	QUOTA_BYTES, /* registered */
 	QUOTA_CACHES,
-	QUOTA_GRANTS,	   /* with those whose end was not delivered yet */
-	QUOTA_TRANSFERS,   /* the same */
-	QUOTA_LIST_BYTES,  /* daemon memory of block lists, geometry and notes */
-	QUOTA_PARKED,	   /* opens of this client's that wait for their grant (opener's side) */
-	QUOTA_DIALS,	   /* connections to peers being made for it */
+	QUOTA_GRANTS,	  /* with those whose end was not delivered yet */
+	QUOTA_TRANSFERS,  /* the same */
+	QUOTA_LIST_BYTES, /* daemon memory of block lists, geometry and notes */
+	QUOTA_PARKED,	  /* opens of this client's that wait for their grant (opener's side) */
+	QUOTA_DIALS,	  /* connections to peers being made for it */
 	QUOTA_COUNT
 };
 
@@ -28,7 +28,7 @@ struct quota_key;
 
 struct quota {
 	uint64_t used[QUOTA_COUNT];
-	struct quota_key *key;	/* shared by clients of the same uid, gid, tenant */
+	struct quota_key *key; /* shared by clients of the same uid, gid, tenant */
 };
 
 /* Takes n of it from the client and its key, or neither. */

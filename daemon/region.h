@@ -17,24 +17,24 @@ enum region_state { REGION_NEW, REGION_IMPORTING, REGION_READY, REGION_STOPPING,
 
 struct region {
 	struct obj obj;
-	UT_hash_handle hh;	/* in client->regions */
+	UT_hash_handle hh; /* in client->regions */
 	uint64_t handle;
 	struct client *client;
 	enum region_state state;
 	const struct mem_ops *ops;
-	uint64_t length;	/* bytes */
+	uint64_t length; /* bytes */
 	uint64_t client_addr;
-	uint32_t access;	/* enum kvt_access */
-	bool poisoned;		/* its memory faulted: no new use */
+	uint32_t access; /* enum kvt_access */
+	bool poisoned;	 /* its memory faulted: no new use */
 	char tag[KVT_TAG_MAX + 1];
 	/* of mem/host.c */
 	int fd;
-	uint8_t *base;		/* mapped here, or NULL */
+	uint8_t *base; /* mapped here, or NULL */
 	uint64_t map_length;
-	struct region_private *priv;	/* private to region.c */
+	struct region_private *priv; /* private to region.c */
 };
 
-struct region *region_find(struct client *c, uint64_t handle);	/* READY or not; or NULL */
+struct region *region_find(struct client *c, uint64_t handle); /* READY or not; or NULL */
 /* Memory of it faulted in a transfer: no new use; logged once. */
 void region_poison(struct region *r);
 /* Users of a cache over a region that is STOPPING have come down to 0. */
@@ -42,13 +42,13 @@ void region_users_gone(struct client *c);
 void regions_client_gone(struct client *c);
 
 /* Request handlers */
-int req_region_begin(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
-				 Kvt__Reply *r, struct kvt_arena *a, struct kvt_err *e);
-int req_region_fds(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
-			       Kvt__Reply *r, struct kvt_arena *a, struct kvt_err *e);
-int req_region_commit(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
-				  Kvt__Reply *r, struct kvt_arena *a, struct kvt_err *e);
-int req_region_release(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
-				   Kvt__Reply *r, struct kvt_arena *a, struct kvt_err *e);
+int req_region_begin(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+		     struct kvt_arena *a, struct kvt_err *e);
+int req_region_fds(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+		   struct kvt_arena *a, struct kvt_err *e);
+int req_region_commit(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+		      struct kvt_arena *a, struct kvt_err *e);
+int req_region_release(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+		       struct kvt_arena *a, struct kvt_err *e);
 
 #endif

@@ -12,15 +12,15 @@
 
 /*
  * Handles one request of c. q, r and what they point to live in the arena. Returns the status of
- * the reply (text in e), or KVT_PENDING: the handler answers later with client_reply(c, q->id, ...).
- * A handler takes the fds that it keeps out of the set; the caller closes the rest.
+ * the reply (text in e), or KVT_PENDING: the handler answers later with client_reply(c, q->id,
+ * ...). A handler takes the fds that it keeps out of the set; the caller closes the rest.
  */
 typedef int request_fn(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
 		       struct kvt_arena *a, struct kvt_err *e);
 
 enum request_role {
-	ROLE_CLIENT = 1 << 0,	/* client sockets */
-	ROLE_ADMIN = 1 << 1,	/* the admin socket */
+	ROLE_CLIENT = 1 << 0, /* client sockets */
+	ROLE_ADMIN = 1 << 1,  /* the admin socket */
 };
 
 struct request_row {
@@ -29,7 +29,7 @@ struct request_row {
 	request_fn *fn;
 	uint8_t roles;
 	uint8_t fds_min;
-	uint8_t fds_max;	/* another number of fds: INVALID before the handler */
+	uint8_t fds_max; /* another number of fds: INVALID before the handler */
 };
 
 extern const struct request_row request_table[];

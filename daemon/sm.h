@@ -20,7 +20,7 @@
 
 struct sm_row {
 	uint8_t state, event, next;
-	uint8_t kind;	/* SM_ROW, SM_IGNORE, SM_NEVER */
+	uint8_t kind; /* SM_ROW, SM_IGNORE, SM_NEVER */
 	int (*guard)(void *obj);
 	void (*action)(void *obj);
 };

@@ -38,8 +38,8 @@ enum transfer_event {
 
 int req_transfer_start(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
 		       struct kvt_arena *a, struct kvt_err *e);
-int req_transfer_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
-			Kvt__Reply *r, struct kvt_arena *a, struct kvt_err *e);
+int req_transfer_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+			struct kvt_arena *a, struct kvt_err *e);
 int req_token_status(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
 		     struct kvt_arena *a, struct kvt_err *e);
 int req_admin_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
@@ -47,7 +47,7 @@ int req_admin_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 
 enum kvt_status transfers_init(struct kvtd *d, struct kvt_err *e);
 void transfers_done(struct kvtd *d);
-void transfers_client_gone(struct client *c);	/* stops all, drops the holds; nothing is delivered */
+void transfers_client_gone(struct client *c); /* stops all, drops the holds; nothing is delivered */
 void transfers_region_stop(struct region *r, const char *why);
 void transfers_shutdown(struct kvtd *d, const char *why);
 void transfers_path_changed(struct peer *p);

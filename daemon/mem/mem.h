@@ -15,17 +15,17 @@
 struct kvtd;
 struct region;
 
-enum mem_id { MEM_HOST, MEM_COUNT };	/* cuda, hip join here; numbers of kvt.proto MemoryKind */
+enum mem_id { MEM_HOST, MEM_COUNT }; /* cuda, hip join here; numbers of kvt.proto MemoryKind */
 
 /* What a NIC registers: a pointer of this process, or a dma-buf. */
 struct mem_nic_source {
-	void *addr;	/* NULL: fd */
+	void *addr; /* NULL: fd */
 	int fd;
 	uint64_t offset, iova;
 };
 
 struct mem_ops {
-	const char *name;	/* "host" */
+	const char *name; /* "host" */
 	enum mem_id id;
 	bool (*probe)(struct kvtd *d, char *why, size_t len);
 	/*

@@ -4,3 +4,4 @@
 noinst_LTLIBRARIES += libkvtcommon.la
 libkvtcommon_la_SOURCES =
 libkvtcommon_la_SOURCES += common/units.c common/units.h
+libkvtcommon_la_SOURCES += common/extent.c common/extent.h

@@ -30,6 +30,10 @@ AM_CPPFLAGS += $(CHECK_CFLAGS)
 check_PROGRAMS += tests/unit/test_units
 tests_unit_test_units_SOURCES = tests/unit/test_units.c
 tests_unit_test_units_LDADD = $(unit_common)
+
+check_PROGRAMS += tests/unit/test_extent
+tests_unit_test_extent_SOURCES = tests/unit/test_extent.c
+tests_unit_test_extent_LDADD = $(unit_common)
 endif
 
 TESTS += $(check_PROGRAMS)

@@ -5,3 +5,6 @@ noinst_LTLIBRARIES += libkvtcommon.la
 libkvtcommon_la_SOURCES =
 libkvtcommon_la_SOURCES += common/units.c common/units.h
 libkvtcommon_la_SOURCES += common/extent.c common/extent.h
+libkvtcommon_la_SOURCES += common/status.c common/status.h
+libkvtcommon_la_SOURCES += common/arena.c common/arena.h
+libkvtcommon_la_SOURCES += common/framing.c common/framing.h

@@ -8,3 +8,4 @@ libkvtcommon_la_SOURCES += common/extent.c common/extent.h
 libkvtcommon_la_SOURCES += common/status.c common/status.h
 libkvtcommon_la_SOURCES += common/arena.c common/arena.h
 libkvtcommon_la_SOURCES += common/framing.c common/framing.h
+libkvtcommon_la_SOURCES += common/token.c common/token.h

@@ -34,6 +34,7 @@ tests_unit_test_units_LDADD = $(unit_common)
 check_PROGRAMS += tests/unit/test_extent
 tests_unit_test_extent_SOURCES = tests/unit/test_extent.c
 tests_unit_test_extent_LDADD = $(unit_common)
+
 check_PROGRAMS += tests/unit/test_status
 tests_unit_test_status_SOURCES = tests/unit/test_status.c
 tests_unit_test_status_LDADD = $(unit_common)
@@ -45,6 +46,10 @@ tests_unit_test_arena_LDADD = $(unit_common)
 check_PROGRAMS += tests/unit/test_framing
 tests_unit_test_framing_SOURCES = tests/unit/test_framing.c
 tests_unit_test_framing_LDADD = $(unit_common)
+
+check_PROGRAMS += tests/unit/test_token
+tests_unit_test_token_SOURCES = tests/unit/test_token.c
+tests_unit_test_token_LDADD = $(unit_common)
 endif
 
 TESTS += $(check_PROGRAMS)

@@ -6,7 +6,8 @@
 EXTRA_DIST += client/libkvt.map
 
 libkvt_files =
-#libkvt_files += client/conn.c client/conn.h
+libkvt_files += client/socket.c client/socket.h client/protocol.h
+libkvt_files += client/kvt_admin.c client/kvt_admin.h
 
 kvtctl_files =
 #kvtctl_files += client/ctl/main.c
@@ -14,19 +15,19 @@ kvtctl_files =
 kvtbench_files =
 #kvtbench_files += client/bench/main.c
 
-## With the first file: remove one '#' from the lines below.
-#include_HEADERS += client/kvt.h
-#
-#noinst_LTLIBRARIES += libkvtclient.la
-#libkvtclient_la_SOURCES = client/kvt.h $(libkvt_files)
-#
-#lib_LTLIBRARIES += libkvt.la
-#libkvt_la_SOURCES =
-#libkvt_la_LIBADD = libkvtclient.la libkvtcommon.la libkvtproto.la $(PROTOBUF_C_LIBS)
-#libkvt_la_LDFLAGS = $(KVT_LDFLAGS) $(KVT_LIB_LDFLAGS) -version-info 0:0:0 \
-#	-Wl,--version-script=$(top_srcdir)/client/libkvt.map
-#EXTRA_libkvt_la_DEPENDENCIES = client/libkvt.map
+include_HEADERS += client/kvt.h
 
+noinst_LTLIBRARIES += libkvtclient.la
+libkvtclient_la_SOURCES = client/kvt.h $(libkvt_files)
+
+lib_LTLIBRARIES += libkvt.la
+libkvt_la_SOURCES =
+libkvt_la_LIBADD = libkvtclient.la libkvtcommon.la libkvtproto.la $(PROTOBUF_C_LIBS)
+libkvt_la_LDFLAGS = $(KVT_LDFLAGS) $(KVT_LIB_LDFLAGS) -version-info 0:0:0 \
+	-Wl,--version-script=$(top_srcdir)/client/libkvt.map
+EXTRA_libkvt_la_DEPENDENCIES = client/libkvt.map
+
+## With the first file of each: remove one '#' from its lines.
 ## kvtctl and kvtbench speak the protocol themselves where kvt.h does not reach (admin
 ## requests), so they link the objects, not libkvt.so.
 #bin_PROGRAMS += kvtctl

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * kvtctl - looks at a kvtd and steers it
+ *
+ * Here are the tables of commands and options, from which the help is made, and the command line.
+ */
+#include <getopt.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include "ctl.h"
+#include "units.h"
+
+#define DEFAULT_ADMIN_SOCKET "/run/kvtd/admin/admin.sock"
+#define DEFAULT_TIMEOUT_MS   10000
+
+struct command {
+	const char *name;
+	const char *args; /* as in the help; "": none */
+	int n_args;
+	int (*run)(struct ctl *c, int argc, char **argv);
+	bool admin; /* needs the admin socket */
+	const char *help;
+};
+
+static int cmd_help(struct ctl *c, int argc, char **argv);
+
+static const struct command commands[] = {
+	{ "status", "", 0, cmd_status, false, "whether the daemon is well, and what it has" },
+	{ "cancel", "ID", 1, cmd_cancel, true, "end a transfer" },
+	{ "revoke", "ID", 1, cmd_revoke, true, "end a grant" },
+	{ "drain", "", 0, cmd_drain, true,
+	  "take no new grants; with --timeout, wait until none is left" },
+	{ "resume", "", 0, cmd_resume, true, "end a drain" },
+	{ "reload", "", 0, cmd_reload, true, "read the configuration again" },
+	{ "version", "", 0, cmd_version, false, "of kvtctl and of the daemon" },
+	{ "help", "", 0, cmd_help, false, "this" },
+};
+#define N_COMMANDS (sizeof(commands) / sizeof(*commands))
+
+enum { OPT_TIMEOUT = 256, OPT_VERSION };
+
+static const struct {
+	struct option opt;
+	const char *arg, *help;
+} options[] = {
+	{ { "admin-socket", required_argument, NULL, 'a' },
+	  "PATH",
+	  "of the daemon [" DEFAULT_ADMIN_SOCKET "]" },
+	{ { "client-socket", required_argument, NULL, 's' },
+	  "PATH",
+	  "where the admin socket is not for you [" KVT_SOCKET "]" },
+	{ { "output", required_argument, NULL, 'o' }, "COL,...", "columns, in this order" },
+	{ { "noheadings", no_argument, NULL, 'n' }, NULL, "no headings" },
+	{ { "raw", no_argument, NULL, 'r' },
+	  NULL,
+	  "fields separated by one space, plain numbers (bytes, ms, us)" },
+	{ { "bytes", no_argument, NULL, 'b' }, NULL, "sizes in bytes" },
+	{ { "json", no_argument, NULL, 'J' }, NULL, "JSON, with plain numbers" },
+	{ { "timeout", required_argument, NULL, OPT_TIMEOUT },
+	  "TIME",
+	  "how long to wait, as 500ms or 30s [10s]" },
+	{ { "help", no_argument, NULL, 'h' }, NULL, "this" },
+	{ { "version", no_argument, NULL, OPT_VERSION }, NULL, "of kvtctl" },
+};
+#define N_OPTIONS (sizeof(options) / sizeof(*options))
+
+static void print_help(FILE *out)
+{
+	fprintf(out, "usage: kvtctl [OPTION...] OBJECT [list | show ID]\n"
+		     "       kvtctl [OPTION...] COMMAND\n\nObjects and their columns "
+		     "(in parentheses: with -o and show only):\n");
+	for (size_t i = 0; i < ctl_n_objects; i++) {
+		const struct object *o = &ctl_objects[i];
+		int width = fprintf(out, "  %-10s", o->name);
+
+		for (size_t j = 0; j < o->n_columns; j++) {
+			bool extra = o->columns[j].flags & COLUMN_EXTRA;
+
+			if (width + strlen(o->columns[j].name) > 76)
+				width = fprintf(out, "\n            ") - 1;
+			width += fprintf(out, extra ? " (%s)" : " %s", o->columns[j].name);
+		}
+		fprintf(out, "\n");
+	}
+	fprintf(out, "\nCommands:\n");
+	for (size_t i = 0; i < N_COMMANDS; i++)
+		fprintf(out, "  %s %-*s %s%s\n", commands[i].name,
+			(int)(12 - strlen(commands[i].name)), commands[i].args, commands[i].help,
+			commands[i].admin ? " (administrators)" : "");
+	fprintf(out, "\nOptions:\n");
+	for (size_t i = 0; i < N_OPTIONS; i++) {
+		const struct option *o = &options[i].opt;
+		char name[40];
+
+		snprintf(name, sizeof(name), "--%s%s%s", o->name, options[i].arg ? " " : "",
+			 options[i].arg ? options[i].arg : "");
+		fprintf(out, "  %c%c  %-22s %s\n", o->val < 256 ? '-' : ' ',
+			o->val < 256 ? o->val : ' ', name, options[i].help);
+	}
+	fprintf(out, "\nExit status: 0 done, 1 refused or failed, 2 usage, 3 daemon not reachable, "
+		     "4 no such\nobject, 5 timed out.\n");
+}
+
+static int cmd_help(struct ctl *c, int argc, char **argv)
+{
+	(void)c;
+	(void)argc;
+	(void)argv;
+	print_help(stdout);
+	return CTL_OK;
+}
+
+static int usage(const char *fmt, const char *arg)
+{
+	ctl_error(fmt, arg);
+	fprintf(stderr, "kvtctl: see kvtctl --help\n");
+	return CTL_USAGE;
+}
+
+static bool parse_timeout(struct ctl *c, const char *text)
+{
+	char err[160];
+	uint64_t ns;
+
+	if (kvt_parse_duration(text, &ns, err, sizeof(err)) != 0) {
+		ctl_error("--timeout: %s", err);
+		return false;
+	}
+	if (ns / 1000000 > INT_MAX) {
+		ctl_error("--timeout: '%s' is more than %d ms", text, INT_MAX);
+		return false;
+	}
+	c->timeout_ms = (int)(ns / 1000000);
+	c->timeout_given = true;
+	return true;
+}
+
+/* Returns an exit status, or -1: go on. */
+static int parse_options(struct ctl *c, int argc, char **argv)
+{
+	struct option longs[N_OPTIONS + 1] = { 0 };
+	bool client = false, admin = false;
+	int opt;
+
+	for (size_t i = 0; i < N_OPTIONS; i++)
+		longs[i] = options[i].opt;
+	while ((opt = getopt_long(argc, argv, "a:s:o:nrbJh", longs, NULL)) != -1) {
+		switch (opt) {
+		case 'a':
+			c->admin_socket = optarg;
+			admin = true;
+			break;
+		case 's':
+			c->client_socket = optarg;
+			client = true;
+			break;
+		case 'o':
+			c->columns = optarg;
+			break;
+		case 'n':
+			c->no_headings = true;
+			break;
+		case 'r':
+			c->raw = true;
+			break;
+		case 'b':
+			c->bytes = true;
+			break;
+		case 'J':
+			c->json = true;
+			break;
+		case OPT_TIMEOUT:
+			if (!parse_timeout(c, optarg))
+				return CTL_USAGE;
+			break;
+		case 'h':
+			print_help(stdout);
+			return CTL_OK;
+		case OPT_VERSION:
+			printf("kvtctl %s\n", PACKAGE_VERSION);
+			return CTL_OK;
+		default:
+			fprintf(stderr, "kvtctl: see kvtctl --help\n");
+			return CTL_USAGE;
+		}
+	}
+	/* One that was named is not of the same daemon as the other's default. */
+	if (client && !admin)
+		c->admin_socket = NULL;
+	if (admin && !client)
+		c->client_socket = NULL;
+	return -1;
+}
+
+static int run_object(struct ctl *c, const struct object *o, int argc, char **argv)
+{
+	uint64_t id;
+
+	if (argc == 0 || (argc == 1 && strcmp(argv[0], "list") == 0))
+		return cmd_list(c, o);
+	if (argc == 2 && strcmp(argv[0], "show") == 0)
+		return ctl_parse_id(o->name, argv[1], &id) ? cmd_show(c, o, id) : CTL_USAGE;
+	ctl_error("%s has the verbs list and show ID", o->name);
+	return CTL_USAGE;
+}
+
+static int run_command(struct ctl *c, int argc, char **argv)
+{
+	const struct object *o = ctl_object(argv[0]);
+
+	if (o)
+		return run_object(c, o, argc - 1, argv + 1);
+	for (size_t i = 0; i < N_COMMANDS; i++) {
+		if (strcmp(commands[i].name, argv[0]) != 0)
+			continue;
+		if (argc - 1 == commands[i].n_args)
+			return commands[i].run(c, argc - 1, argv + 1);
+		ctl_error("it is: kvtctl %s%s%s", argv[0], *commands[i].args ? " " : "",
+			  commands[i].args);
+		return CTL_USAGE;
+	}
+	return usage("there is no object or command '%s'", argv[0]);
+}
+
+int main(int argc, char **argv)
+{
+	struct ctl c = { .admin_socket = DEFAULT_ADMIN_SOCKET,
+			 .client_socket = KVT_SOCKET,
+			 .timeout_ms = DEFAULT_TIMEOUT_MS };
+	int rc;
+
+	rc = parse_options(&c, argc, argv);
+	if (rc >= 0)
+		return rc;
+	if (optind == argc)
+		return usage("%s", "what? an object or a command");
+	rc = run_command(&c, argc - optind, argv + optind);
+	ctl_close(&c);
+	if (fflush(stdout) != 0 && rc == CTL_OK) {
+		ctl_error("standard output cannot be written");
+		rc = CTL_FAILED;
+	}
+	return rc;
+}

@@ -10,7 +10,9 @@ libkvt_files += client/socket.c client/socket.h client/protocol.h
 libkvt_files += client/kvt_admin.c client/kvt_admin.h
 
 kvtctl_files =
-#kvtctl_files += client/ctl/main.c
+kvtctl_files += client/ctl/main.c client/ctl/ctl.h
+kvtctl_files += client/ctl/ask.c client/ctl/objects.c client/ctl/status.c
+kvtctl_files += client/ctl/table.c client/ctl/verbs.c
 
 kvtbench_files =
 #kvtbench_files += client/bench/main.c
@@ -27,14 +29,14 @@ libkvt_la_LDFLAGS = $(KVT_LDFLAGS) $(KVT_LIB_LDFLAGS) -version-info 0:0:0 \
 	-Wl,--version-script=$(top_srcdir)/client/libkvt.map
 EXTRA_libkvt_la_DEPENDENCIES = client/libkvt.map
 
-## With the first file of each: remove one '#' from its lines.
 ## kvtctl and kvtbench speak the protocol themselves where kvt.h does not reach (admin
 ## requests), so they link the objects, not libkvt.so.
-#bin_PROGRAMS += kvtctl
-#kvtctl_SOURCES = $(kvtctl_files)
-#kvtctl_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
-#	$(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS) $(JANSSON_LIBS)
-#
+bin_PROGRAMS += kvtctl
+kvtctl_SOURCES = $(kvtctl_files)
+kvtctl_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
+	$(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS) $(JANSSON_LIBS)
+
+## With the first file: remove one '#' from the lines.
 #bin_PROGRAMS += kvtbench
 #kvtbench_SOURCES = $(kvtbench_files)
 #kvtbench_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \

@@ -37,11 +37,10 @@ struct ctl {
 
 /*
  * Connects if that was not done: to the admin socket, else to the client socket if the command
- * does not need an administrator. Returns CTL_OK and a reply to be freed with ctl_free_reply(), or
- * another exit status after one line on standard error.
+ * does not need an administrator. Returns CTL_OK and a reply that is valid until the next question,
+ * or another exit status after one line on standard error. reply may be NULL.
  */
-int ctl_ask(struct ctl *c, const char *what, bool needs_admin, Kvt__Request *q, Kvt__Reply **reply);
-void ctl_free_reply(Kvt__Reply *reply);
+int ctl_ask(struct ctl *c, bool needs_admin, Kvt__Request *q, const Kvt__Reply **reply);
 void ctl_close(struct ctl *c);
 
 /* objects.c: kinds of objects and their columns */

@@ -17,7 +17,7 @@
 struct command {
 	const char *name;
 	const char *args; /* as in the help; "": none */
-	int n_args;
+	int min_args, max_args;
 	int (*run)(struct ctl *c, int argc, char **argv);
 	bool admin; /* needs the admin socket */
 	const char *help;
@@ -26,15 +26,15 @@ struct command {
 static int cmd_help(struct ctl *c, int argc, char **argv);
 
 static const struct command commands[] = {
-	{ "status", "", 0, cmd_status, false, "whether the daemon is well, and what it has" },
-	{ "cancel", "ID", 1, cmd_cancel, true, "end a transfer" },
-	{ "revoke", "ID", 1, cmd_revoke, true, "end a grant" },
-	{ "drain", "", 0, cmd_drain, true,
+	{ "status", "", 0, 0, cmd_status, false, "whether the daemon is well, and what it has" },
+	{ "cancel", "ID", 1, 1, cmd_cancel, true, "end a transfer" },
+	{ "revoke", "ID", 1, 1, cmd_revoke, true, "end a grant" },
+	{ "drain", "", 0, 0, cmd_drain, true,
 	  "take no new grants; with --timeout, wait until none is left" },
-	{ "resume", "", 0, cmd_resume, true, "end a drain" },
-	{ "reload", "", 0, cmd_reload, true, "read the configuration again" },
-	{ "version", "", 0, cmd_version, false, "of kvtctl and of the daemon" },
-	{ "help", "", 0, cmd_help, false, "this" },
+	{ "resume", "", 0, 0, cmd_resume, true, "end a drain" },
+	{ "reload", "", 0, 0, cmd_reload, true, "read the configuration again" },
+	{ "version", "", 0, 0, cmd_version, false, "of kvtctl and of the daemon" },
+	{ "help", "[OBJECT]", 0, 1, cmd_help, false, "this, or what the columns of an object are" },
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(*commands))
 
@@ -104,18 +104,26 @@ static void print_help(FILE *out)
 
 static int cmd_help(struct ctl *c, int argc, char **argv)
 {
-	(void)c;
-	(void)argc;
-	(void)argv;
-	print_help(stdout);
-	return CTL_OK;
-}
+	const struct object *o;
 
-static int usage(const char *fmt, const char *arg)
-{
-	ctl_error(fmt, arg);
-	fprintf(stderr, "kvtctl: see kvtctl --help\n");
-	return CTL_USAGE;
+	(void)c;
+	if (argc == 0) {
+		print_help(stdout);
+		return CTL_OK;
+	}
+	o = ctl_object(argv[0]);
+	if (!o) {
+		ctl_error("there is no object '%s'", argv[0]);
+		return CTL_USAGE;
+	}
+	printf("columns of %s, their keys in JSON:\n", o->name);
+	for (size_t i = 0; i < o->n_columns; i++) {
+		const struct column *col = &o->columns[i];
+
+		printf("  %-10s  %-16s  %s%s\n", col->name, col->key, col->help,
+		       col->flags & COLUMN_EXTRA ? " (with -o)" : "");
+	}
+	return CTL_OK;
 }
 
 static bool parse_timeout(struct ctl *c, const char *text)
@@ -214,13 +222,14 @@ static int run_command(struct ctl *c, int argc, char **argv)
 	for (size_t i = 0; i < N_COMMANDS; i++) {
 		if (strcmp(commands[i].name, argv[0]) != 0)
 			continue;
-		if (argc - 1 == commands[i].n_args)
+		if (argc - 1 >= commands[i].min_args && argc - 1 <= commands[i].max_args)
 			return commands[i].run(c, argc - 1, argv + 1);
 		ctl_error("it is: kvtctl %s%s%s", argv[0], *commands[i].args ? " " : "",
 			  commands[i].args);
 		return CTL_USAGE;
 	}
-	return usage("there is no object or command '%s'", argv[0]);
+	ctl_error("there is no object or command '%s': see kvtctl --help", argv[0]);
+	return CTL_USAGE;
 }
 
 int main(int argc, char **argv)
@@ -233,8 +242,10 @@ int main(int argc, char **argv)
 	rc = parse_options(&c, argc, argv);
 	if (rc >= 0)
 		return rc;
-	if (optind == argc)
-		return usage("%s", "what? an object or a command");
+	if (optind == argc) {
+		ctl_error("an object or a command is needed: see kvtctl --help");
+		return CTL_USAGE;
+	}
 	rc = run_command(&c, argc - optind, argv + optind);
 	ctl_close(&c);
 	if (fflush(stdout) != 0 && rc == CTL_OK) {

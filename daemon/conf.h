@@ -15,6 +15,8 @@
 #include "status.h"
 
 #define CONF_LIST_MAX 16
+#define CONF_ARGS_MAX 32
+#define CONF_FILE     KVT_SYSCONFDIR "/kvtd/kvtd.conf"
 
 struct conf_list {
 	int n;
@@ -72,6 +74,18 @@ struct conf {
 
 /* Defaults, then the file (NULL: none). Errors are "file:line: text". */
 enum kvt_status conf_load(const char *file, struct conf **out, struct kvt_err *e);
+
+/* Keys set on the command line: they go over the file's, also at a reload. */
+struct conf_args {
+	int n;
+	struct conf_arg {
+		const char *key;    /* "client_socket"; of a list: the first replaces the file's */
+		const char *value;  /* borrowed */
+		const char *option; /* "-s", for error texts */
+	} arg[CONF_ARGS_MAX];
+};
+enum kvt_status conf_load_args(const char *file, const struct conf_args *args, struct conf **out,
+			       struct kvt_err *e);
 void conf_free(struct conf *c);
 /*
  * Takes over the reloadable keys of `next` into `now`. `changed` and `restart` get the names of the

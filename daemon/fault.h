@@ -9,6 +9,7 @@
 #define KVTD_FAULT_H
 
 #include <stdint.h>
+#include <stdio.h>
 
 #define FAULT_POINTS(X)                                                                      \
 	X(FENCE_OFF, "fence-off", "report fences at once, without waiting for the threads")  \
@@ -34,6 +35,8 @@ int fault_set(const char *spec);
 #define fault_on(id) (fault_value[FAULT_##id])
 /* 1 at every VALUEth call. */
 int fault_nth(enum fault_point p);
+void fault_clear(void); /* all off */
+void fault_help(FILE *out);
 #else
 #define fault_on(id) ((uint64_t)0)
 #define fault_nth(p) 0

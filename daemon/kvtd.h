@@ -46,6 +46,9 @@ struct kvtd {
 	struct kvtd_counts counts;
 
 	struct peer *self; /* this daemon as a peer of itself */
+	struct quota_key *quota_keys;
+	bool net_open[8];     /* by enum net_id: probed, allowed, opened */
+	char net_why[8][128]; /* why not */
 
 	/* private to the modules of these names */
 	struct loop *loop;
@@ -58,6 +61,17 @@ struct kvtd {
 	struct listeners *listeners;
 	struct admin *admin;
 };
+
+/*
+ * What every part stands on: node, epoch, key, pidfd, object lists, loop and workers. base and conf
+ * are borrowed. kvtd_done runs what is still posted and deferred; call it last.
+ */
+enum kvt_status kvtd_init(struct kvtd *d, struct event_base *base, struct conf *conf,
+			  struct kvt_err *e);
+void kvtd_done(struct kvtd *d);
+/* The modules above that, up to the peer listeners; and down again, after the loop has ended. */
+enum kvt_status kvtd_start(struct kvtd *d, struct kvt_err *e);
+void kvtd_stop(struct kvtd *d);
 
 /* Makes ticket text of a client. */
 enum kvt_status kvtd_ticket(struct kvtd *d, uint64_t client_id, const uint8_t *secret, char *buf,

@@ -1,14 +1,22 @@
 # daemon/: kvtd. All but main.c is in libkvtdaemon.la, so that unit tests can link it.
 
 kvtd_files =
-#kvtd_files += daemon/loop.c daemon/loop.h
+kvtd_files += daemon/conf.c daemon/conf.h daemon/conf.tbl
+kvtd_files += daemon/conf_scan.c daemon/conf_scan.h
+kvtd_files += daemon/fault.c daemon/fault.h
+kvtd_files += daemon/kvtd.c daemon/kvtd.h
+kvtd_files += daemon/log.c daemon/log.h
+kvtd_files += daemon/loop.c daemon/loop.h
+kvtd_files += daemon/obj.c daemon/obj.h
+kvtd_files += daemon/quota.c daemon/quota.h
+kvtd_files += daemon/worker.c daemon/worker.h
 
 kvtd_libs = libkvtcommon.la libkvtproto.la libkvtpeerproto.la \
 	$(LIBEVENT_LIBS) $(PROTOBUF_C_LIBS) $(CONFUSE_LIBS) $(CRYPTO_LIBS) $(JANSSON_LIBS)
 
 ## With the first file: remove one '#' from the lines below.
-#noinst_LTLIBRARIES += libkvtdaemon.la
-#libkvtdaemon_la_SOURCES = $(kvtd_files)
+noinst_LTLIBRARIES += libkvtdaemon.la
+libkvtdaemon_la_SOURCES = $(kvtd_files)
 #
 #sbin_PROGRAMS += kvtd
 #kvtd_SOURCES = daemon/main.c

@@ -9,11 +9,17 @@
 #ifndef KVTD_LOG_H
 #define KVTD_LOG_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 enum log_level { LOG_ERR_, LOG_WARN_, LOG_INFO_, LOG_DEBUG_, LOG_LEVEL_COUNT };
 
 extern enum log_level log_max_level;
+
+/* Journal prefixes are used when stderr is the journal, unless foreground. */
+void log_init(bool foreground);
+int log_level_by_name(const char *name); /* "info"; or -1 */
+const char *log_level_name(enum log_level level);
 
 void log_line(enum log_level level, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

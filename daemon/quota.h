@@ -35,4 +35,11 @@ struct quota {
 enum kvt_status quota_take(struct client *c, enum quota_kind kind, uint64_t n, struct kvt_err *e);
 void quota_put(struct client *c, enum quota_kind kind, uint64_t n);
 
+/* Finds or makes the quota key of c's uid, gid and tenant; leaves it. NO_MEMORY. */
+enum kvt_status quota_attach(struct client *c, struct kvt_err *e);
+void quota_detach(struct client *c);
+
+/* "grants": the name of the limit in the config. */
+const char *quota_name(enum quota_kind kind);
+
 #endif

@@ -50,6 +50,13 @@ tests_unit_test_framing_LDADD = $(unit_common)
 check_PROGRAMS += tests/unit/test_token
 tests_unit_test_token_SOURCES = tests/unit/test_token.c
 tests_unit_test_token_LDADD = $(unit_common)
+check_PROGRAMS += tests/unit/test_loop
+tests_unit_test_loop_SOURCES = tests/unit/test_loop.c
+tests_unit_test_loop_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_conf
+tests_unit_test_conf_SOURCES = tests/unit/test_conf.c
+tests_unit_test_conf_LDADD = $(unit_daemon)
 endif
 
 TESTS += $(check_PROGRAMS)

@@ -1,0 +1,664 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The configuration: the table of keys (conf.tbl), loading, comparing, printing. The text is read
+ * by libconfuse as strings; what they mean is decided here, so that all errors look the same.
+ */
+#include "conf.h"
+
+#include <confuse.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include "conf_scan.h"
+#include "token.h"
+#include "units.h"
+
+#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define FILE_MAX_     (256 * 1024)
+#define INF	      UINT64_MAX
+
+enum conf_type { TEXT, LIST, BOOL, LEVEL, TIME, SIZE, COUNT, SOCKETS };
+
+struct conf_key {
+	const char *section, *name; /* section "" is the top */
+	enum conf_type type;
+	bool reloadable;
+	size_t offset;
+	const char *def;   /* of a list: items parted by spaces */
+	uint64_t min, max; /* TIME in ms; TEXT: length */
+	const char *help;
+};
+
+static const struct conf_key keys[] = {
+#define KEY(section, name, type, reload, field, def, min, max, help) \
+	{ section, name, type, reload, offsetof(struct conf, field), def, min, max, help },
+#include "conf.tbl"
+#undef KEY
+};
+#define N_KEYS ((int)ARRAY_SIZE(keys))
+
+int conf_keys(void)
+{
+	return N_KEYS;
+}
+
+static const char *full_name(const struct conf_key *k)
+{
+	static __thread char name[64];
+
+	snprintf(name, sizeof(name), "%s%s%s", k->section, *k->section ? "." : "", k->name);
+	return name;
+}
+
+static const struct conf_key *find_key(const char *section, const char *name)
+{
+	for (int i = 0; i < N_KEYS; i++) {
+		if (!strcmp(keys[i].section, section) && !strcmp(keys[i].name, name))
+			return &keys[i];
+	}
+	return NULL;
+}
+
+static void *field(struct conf *c, const struct conf_key *k)
+{
+	return (char *)c + k->offset;
+}
+
+/* ------------------------------------------------------------------ one value */
+
+static void list_clear(struct conf_list *l)
+{
+	for (int i = 0; i < l->n; i++)
+		free(l->item[i]);
+	l->n = 0;
+}
+
+static void sockets_clear(struct conf *c)
+{
+	for (int i = 0; i < c->n_listen_client; i++) {
+		free(c->listen_client[i].name);
+		free(c->listen_client[i].path);
+	}
+	c->n_listen_client = 0;
+}
+
+/* Sets text e->text: where and which key; what is wrong follows. */
+static enum kvt_status bad(struct kvt_err *e, const char *where, const struct conf_key *k,
+			   const char *what)
+{
+	return kvt_fail(e, KVT_INVALID, "%s: %s: %s", where, full_name(k), what);
+}
+
+static enum kvt_status set_text(char **out, const char *value, const char *where,
+				const struct conf_key *k, struct kvt_err *e)
+{
+	char what[96], *copy;
+
+	if (strlen(value) < k->min || !kvt_text_ok(value, k->max)) {
+		snprintf(what, sizeof(what),
+			 "must be printable text of %" PRIu64 " to %" PRIu64 " bytes", k->min,
+			 k->max);
+		return bad(e, where, k, what);
+	}
+	copy = strdup(value);
+	if (!copy)
+		return kvt_fail_nomem(e, "the configuration");
+	free(*out);
+	*out = copy;
+	return KVT_OK;
+}
+
+static enum kvt_status add_item(struct conf_list *l, const char *value, const char *where,
+				const struct conf_key *k, struct kvt_err *e)
+{
+	char *copy = NULL;
+	enum kvt_status st;
+
+	if (l->n == CONF_LIST_MAX)
+		return bad(e, where, k, "has more than 16 items");
+	st = set_text(&copy, value, where, k, e);
+	if (st == KVT_OK)
+		l->item[l->n++] = copy;
+	return st;
+}
+
+/* "NAME PATH" */
+static enum kvt_status add_socket(struct conf *c, const char *value, const char *where,
+				  const struct conf_key *k, struct kvt_err *e)
+{
+	size_t n = strcspn(value, " ");
+	const char *path = value + n + strspn(value + n, " ");
+	struct conf_socket *s = &c->listen_client[c->n_listen_client];
+
+	if (c->n_listen_client == CONF_LIST_MAX)
+		return bad(e, where, k, "has more than 16 items");
+	if (n == 0 || n > KVT_TAG_MAX || *path != '/' || !kvt_text_ok(value, k->max))
+		return bad(e, where, k, "an item must be \"NAME /PATH\"");
+	s->name = strndup(value, n);
+	s->path = strdup(path);
+	if (!s->name || !s->path) {
+		free(s->name);
+		free(s->path);
+		return kvt_fail_nomem(e, "the configuration");
+	}
+	c->n_listen_client++;
+	return KVT_OK;
+}
+
+static enum kvt_status set_bool(bool *out, const char *value, const char *where,
+				const struct conf_key *k, struct kvt_err *e)
+{
+	static const struct {
+		const char *name;
+		bool value;
+	} names[] = { { "true", true },	  { "yes", true }, { "on", true },
+		      { "false", false }, { "no", false }, { "off", false } };
+
+	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
+		if (!strcmp(names[i].name, value)) {
+			*out = names[i].value;
+			return KVT_OK;
+		}
+	}
+	return bad(e, where, k, "must be true or false");
+}
+
+static enum kvt_status set_level(enum log_level *out, const char *value, const char *where,
+				 const struct conf_key *k, struct kvt_err *e)
+{
+	int level = log_level_by_name(value);
+
+	if (level < 0)
+		return bad(e, where, k, "must be err, warn, info or debug");
+	*out = level;
+	return KVT_OK;
+}
+
+static enum kvt_status out_of_bounds(const char *where, const struct conf_key *k, struct kvt_err *e)
+{
+	char min[KVT_UNITS_LEN], max[KVT_UNITS_LEN], what[96];
+
+	if (k->type == TIME) {
+		kvt_format_duration(k->min * 1000000, min);
+		kvt_format_duration(k->max * 1000000, max);
+	} else {
+		kvt_format_size(k->min, min);
+		kvt_format_size(k->max, max);
+	}
+	snprintf(what, sizeof(what), "must be from %s to %s", min, max);
+	return bad(e, where, k, what);
+}
+
+static enum kvt_status set_number(uint64_t *out, const char *value, const char *where,
+				  const struct conf_key *k, struct kvt_err *e)
+{
+	uint64_t v = 0;
+	char what[160];
+	int rc;
+
+	if (k->type == TIME)
+		rc = kvt_parse_duration(value, &v, what, sizeof(what));
+	else if (k->type == SIZE)
+		rc = kvt_parse_size(value, &v, what, sizeof(what));
+	else
+		rc = kvt_parse_count(value, k->min, k->max, &v, what, sizeof(what));
+	if (rc < 0)
+		return bad(e, where, k, what);
+	if (k->type == TIME) {
+		if (v % 1000000)
+			return bad(e, where, k, "must be whole milliseconds");
+		v /= 1000000;
+	}
+	if (v < k->min || v > k->max)
+		return out_of_bounds(where, k, e);
+	*out = v;
+	return KVT_OK;
+}
+
+/* Lists: adds. `where` begins the error text. */
+static enum kvt_status set_value(struct conf *c, const struct conf_key *k, const char *value,
+				 const char *where, struct kvt_err *e)
+{
+	void *f = field(c, k);
+
+	switch (k->type) {
+	case TEXT:
+		return set_text(f, value, where, k, e);
+	case LIST:
+		return add_item(f, value, where, k, e);
+	case SOCKETS:
+		return add_socket(c, value, where, k, e);
+	case BOOL:
+		return set_bool(f, value, where, k, e);
+	case LEVEL:
+		return set_level(f, value, where, k, e);
+	case TIME:
+	case SIZE:
+	case COUNT:
+		return set_number(f, value, where, k, e);
+	}
+	return KVT_INTERNAL;
+}
+
+static void clear_lists(struct conf *c, const struct conf_key *k)
+{
+	if (k->type == LIST)
+		list_clear(field(c, k));
+	else if (k->type == SOCKETS)
+		sockets_clear(c);
+}
+
+static enum kvt_status set_defaults(struct conf *c, struct kvt_err *e)
+{
+	for (int i = 0; i < N_KEYS; i++) {
+		enum kvt_status st;
+		const char *def = keys[i].def;
+		char host[KVT_NODE_MAX + 1] = "";
+
+		if (keys[i].type == LIST || keys[i].type == SOCKETS)
+			continue; /* all empty */
+		if (!strcmp(keys[i].name, "node")) {
+			if (gethostname(host, sizeof(host)) < 0 || host[sizeof(host) - 1])
+				snprintf(host, sizeof(host), "localhost");
+			def = host;
+		}
+		st = set_value(c, &keys[i], def, "default", e);
+		if (st != KVT_OK)
+			return st;
+	}
+	return KVT_OK;
+}
+
+/* ------------------------------------------------------------------ the file */
+
+struct load {
+	const char *file;
+	struct kvt_err *e;
+	int line[ARRAY_SIZE(keys)]; /* 0: not in the file */
+};
+
+static __thread struct load *loading; /* for libconfuse's error function, which has no argument */
+
+static int on_key(const char *section, const char *name, int line, void *arg)
+{
+	struct load *l = arg;
+	const struct conf_key *k = find_key(section, name);
+	int *seen;
+
+	if (!k) {
+		kvt_fail(l->e, KVT_INVALID, "%s:%d: there is no key %s%s%s", l->file, line, section,
+			 *section ? "." : "", name);
+		return -EINVAL;
+	}
+	seen = &l->line[k - keys];
+	if (*seen) {
+		kvt_fail(l->e, KVT_INVALID, "%s:%d: %s is set twice, first in line %d", l->file,
+			 line, full_name(k), *seen);
+		return -EINVAL;
+	}
+	*seen = line;
+	return 0;
+}
+
+static void on_confuse_error(cfg_t *cfg, const char *fmt, va_list ap)
+{
+	char text[160];
+
+	if (!loading || loading->e->status != KVT_OK)
+		return; /* the first one says it */
+	vsnprintf(text, sizeof(text), fmt, ap);
+	kvt_fail(loading->e, KVT_INVALID, "%s:%d: %s", loading->file, cfg ? cfg->line : 0, text);
+}
+
+static enum kvt_status read_file(const char *file, char **out, size_t *len, struct kvt_err *e)
+{
+	int fd = open(file, O_RDONLY | O_CLOEXEC);
+	struct stat st;
+	char *buf;
+	ssize_t n;
+
+	if (fd < 0)
+		return kvt_fail(e, kvt_status_of_errno(errno), "%s: %s", file, strerror(errno));
+	if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode) || st.st_size > FILE_MAX_) {
+		close(fd);
+		return kvt_fail(e, KVT_INVALID, "%s: not a regular file of at most %d bytes", file,
+				FILE_MAX_);
+	}
+	buf = malloc(FILE_MAX_ + 1);
+	n = buf ? read(fd, buf, FILE_MAX_) : 0;
+	close(fd);
+	if (!buf)
+		return kvt_fail_nomem(e, "the configuration");
+	if (n < 0 || memchr(buf, '\0', n)) {
+		free(buf);
+		return kvt_fail(e, KVT_INVALID, "%s: not a text file", file);
+	}
+	buf[n] = '\0';
+	*out = buf;
+	*len = n;
+	return KVT_OK;
+}
+
+struct options { /* for libconfuse, which keeps pointers into them */
+	cfg_opt_t top[ARRAY_SIZE(keys) + 1];
+	cfg_opt_t section[ARRAY_SIZE(keys)][ARRAY_SIZE(keys) + 1];
+};
+
+static void add_option(cfg_opt_t *o, const struct conf_key *k)
+{
+	cfg_opt_t one = CFG_STR(k->name, NULL, CFGF_NODEFAULT);
+	cfg_opt_t list = CFG_STR_LIST(k->name, NULL, CFGF_NODEFAULT);
+
+	*o = k->type == LIST || k->type == SOCKETS ? list : one;
+}
+
+static struct options *make_options(void)
+{
+	static const cfg_opt_t end = CFG_END();
+	struct options *o = calloc(1, sizeof(*o));
+	int top = 0;
+
+	if (!o)
+		return NULL;
+	for (int i = 0; i < N_KEYS; i++) {
+		const char *section = keys[i].section;
+		int n = 0;
+
+		if (!*section) {
+			add_option(&o->top[top++], &keys[i]);
+			continue;
+		}
+		if (i > 0 && !strcmp(keys[i - 1].section, section))
+			continue; /* made with its first key: a section's keys stand together */
+		for (int k = i; k < N_KEYS && !strcmp(keys[k].section, section); k++)
+			add_option(&o->section[i][n++], &keys[k]);
+		o->section[i][n] = end;
+		{
+			cfg_opt_t sec = CFG_SEC(section, o->section[i], CFGF_NONE);
+
+			o->top[top++] = sec;
+		}
+	}
+	o->top[top] = end;
+	return o;
+}
+
+static enum kvt_status take_values(struct conf *c, cfg_t *cfg, struct load *l)
+{
+	for (int i = 0; i < N_KEYS; i++) {
+		const struct conf_key *k = &keys[i];
+		cfg_t *sec = *k->section ? cfg_getsec(cfg, k->section) : cfg;
+		char where[256];
+		unsigned n;
+
+		if (!l->line[i] || !sec)
+			continue;
+		snprintf(where, sizeof(where), "%s:%d", l->file, l->line[i]);
+		clear_lists(c, k);
+		n = cfg_size(sec, k->name);
+		for (unsigned v = 0; v < n; v++) {
+			const char *text = cfg_getnstr(sec, k->name, v);
+			enum kvt_status st = set_value(c, k, text ? text : "", where, l->e);
+
+			if (st != KVT_OK)
+				return st;
+		}
+	}
+	return KVT_OK;
+}
+
+static enum kvt_status parse_text(struct conf *c, const char *text, size_t len, struct load *l)
+{
+	struct options *o;
+	cfg_t *cfg;
+	int line = 0, rc;
+	enum kvt_status st;
+
+	rc = conf_scan(text, len, on_key, l, &line);
+	if (rc < 0)
+		return KVT_INVALID;
+	if (rc > 0)
+		return kvt_fail(l->e, KVT_INVALID, "%s:%d: %s", l->file, line,
+				rc == CONF_SCAN_DOLLAR
+					? "\"${\" is not expanded: write the value itself"
+					: "a \"{\" is not closed");
+	o = make_options();
+	cfg = o ? cfg_init(o->top, CFGF_NONE) : NULL;
+	if (!cfg) {
+		free(o);
+		return kvt_fail_nomem(l->e, "the configuration");
+	}
+	cfg_set_error_function(cfg, on_confuse_error);
+	loading = l;
+	l->e->status = KVT_OK;
+	rc = len ? cfg_parse_buf(cfg, text) : CFG_SUCCESS;
+	loading = NULL;
+	if (rc == CFG_SUCCESS)
+		st = take_values(c, cfg, l);
+	else if (l->e->status == KVT_OK)
+		st = kvt_fail(l->e, KVT_INVALID, "%s: cannot be parsed", l->file);
+	else
+		st = l->e->status;
+	cfg_free(cfg);
+	free(o);
+	return st;
+}
+
+static enum kvt_status load_file(struct conf *c, const char *file, struct load *l)
+{
+	char *text = NULL;
+	size_t len = 0;
+	enum kvt_status st = read_file(file, &text, &len, l->e);
+
+	if (st != KVT_OK)
+		return st;
+	st = parse_text(c, text, len, l);
+	free(text);
+	return st;
+}
+
+static enum kvt_status load_args(struct conf *c, const struct conf_args *args, struct kvt_err *e)
+{
+	for (int i = 0; i < args->n; i++) {
+		const struct conf_arg *a = &args->arg[i];
+		const struct conf_key *k = find_key("", a->key);
+		enum kvt_status st;
+		int before = 0;
+
+		if (!k)
+			return kvt_fail(e, KVT_INTERNAL, "there is no key %s", a->key);
+		while (before < i && strcmp(args->arg[before].key, a->key))
+			before++;
+		if (before == i)
+			clear_lists(c, k);
+		st = set_value(c, k, a->value, a->option, e);
+		if (st != KVT_OK)
+			return st;
+	}
+	return KVT_OK;
+}
+
+/* What spans keys. The line is that of the first key, or none if it is not in the file. */
+static enum kvt_status check_all(const struct conf *c, struct load *l)
+{
+	const struct conf_key *k;
+	char where[256] = "command line";
+
+#define FAIL_IF(cond, section, name, ...)                                        \
+	do {                                                                     \
+		if (cond) {                                                      \
+			k = find_key(section, name);                             \
+			if (l->file && l->line[k - keys])                        \
+				snprintf(where, sizeof(where), "%s:%d", l->file, \
+					 l->line[k - keys]);                     \
+			else if (l->file)                                        \
+				snprintf(where, sizeof(where), "%s", l->file);   \
+			return bad(l->e, where, k, __VA_ARGS__);                 \
+		}                                                                \
+	} while (0)
+	FAIL_IF(c->keepalive_timeout < 2 * c->keepalive_interval, "peers", "keepalive_timeout",
+		"must be at least twice keepalive_interval");
+	FAIL_IF(c->max_hold_default > c->max_hold_max, "grants", "max_hold",
+		"must not exceed max_hold_max");
+	FAIL_IF(!strcmp(c->client_socket, c->admin_socket), "", "admin_socket",
+		"must not be the client socket");
+#undef FAIL_IF
+	return KVT_OK;
+}
+
+enum kvt_status conf_load_args(const char *file, const struct conf_args *args, struct conf **out,
+			       struct kvt_err *e)
+{
+	struct kvt_err own = { 0 };
+	struct load l = { .file = file, .e = e ? e : &own };
+	struct conf *c = calloc(1, sizeof(*c));
+	enum kvt_status st;
+
+	if (!c)
+		return kvt_fail_nomem(e, "the configuration");
+	st = set_defaults(c, l.e);
+	if (st == KVT_OK && file)
+		st = load_file(c, file, &l);
+	if (st == KVT_OK && args)
+		st = load_args(c, args, l.e);
+	if (st == KVT_OK)
+		st = check_all(c, &l);
+	if (st != KVT_OK) {
+		conf_free(c);
+		return st;
+	}
+	*out = c;
+	return KVT_OK;
+}
+
+enum kvt_status conf_load(const char *file, struct conf **out, struct kvt_err *e)
+{
+	return conf_load_args(file, NULL, out, e);
+}
+
+void conf_free(struct conf *c)
+{
+	if (!c)
+		return;
+	for (int i = 0; i < N_KEYS; i++) {
+		clear_lists(c, &keys[i]);
+		if (keys[i].type == TEXT)
+			free(*(char **)field(c, &keys[i]));
+	}
+	free(c);
+}
+
+/* ------------------------------------------------------------------ a second one */
+
+static bool lists_equal(const struct conf_list *a, const struct conf_list *b)
+{
+	if (a->n != b->n)
+		return false;
+	for (int i = 0; i < a->n; i++) {
+		if (strcmp(a->item[i], b->item[i]))
+			return false;
+	}
+	return true;
+}
+
+static bool sockets_equal(const struct conf *a, const struct conf *b)
+{
+	if (a->n_listen_client != b->n_listen_client)
+		return false;
+	for (int i = 0; i < a->n_listen_client; i++) {
+		if (strcmp(a->listen_client[i].name, b->listen_client[i].name) ||
+		    strcmp(a->listen_client[i].path, b->listen_client[i].path))
+			return false;
+	}
+	return true;
+}
+
+static size_t size_of(const struct conf_key *k)
+{
+	switch (k->type) {
+	case TEXT:
+		return sizeof(char *);
+	case LIST:
+		return sizeof(struct conf_list);
+	case BOOL:
+		return sizeof(bool);
+	case LEVEL:
+		return sizeof(enum log_level);
+	default:
+		return sizeof(uint64_t);
+	}
+}
+
+static bool values_equal(struct conf *a, struct conf *b, const struct conf_key *k)
+{
+	if (k->type == SOCKETS)
+		return sockets_equal(a, b);
+	if (k->type == LIST)
+		return lists_equal(field(a, k), field(b, k));
+	if (k->type == TEXT)
+		return !strcmp(*(char **)field(a, k), *(char **)field(b, k));
+	return !memcmp(field(a, k), field(b, k), size_of(k));
+}
+
+void conf_apply(struct conf *now, struct conf *next, const char **changed, int *n_changed,
+		const char **restart, int *n_restart)
+{
+	static char names[ARRAY_SIZE(keys)][64];
+
+	*n_changed = *n_restart = 0;
+	for (int i = 0; i < N_KEYS; i++) {
+		const struct conf_key *k = &keys[i];
+		char tmp[sizeof(struct conf_list)];
+
+		if (values_equal(now, next, k))
+			continue;
+		snprintf(names[i], sizeof(names[i]), "%s", full_name(k));
+		if (!k->reloadable) {
+			restart[(*n_restart)++] = names[i];
+			continue;
+		}
+		/* swapped, so that conf_free(next) frees the old one */
+		memcpy(tmp, field(now, k), size_of(k));
+		memcpy(field(now, k), field(next, k), size_of(k));
+		memcpy(field(next, k), tmp, size_of(k));
+		changed[(*n_changed)++] = names[i];
+	}
+}
+
+static void print_default(FILE *out, const struct conf_key *k)
+{
+	static const char *const quoted[] = { "", "\"" };
+	bool q = k->type != COUNT && k->type != BOOL && k->type != LEVEL;
+
+	if (k->type == LIST || k->type == SOCKETS)
+		fprintf(out, "%s = {}", k->name);
+	else if (strlen(k->def) < k->min && k->type == TEXT)
+		fprintf(out, "#%s = ", k->name);
+	else
+		fprintf(out, "%s = %s%s%s", k->name, quoted[q], k->def, quoted[q]);
+}
+
+void conf_help(FILE *out)
+{
+	const char *section = "";
+
+	for (int i = 0; i < N_KEYS; i++) {
+		const struct conf_key *k = &keys[i];
+		const char *tab = *k->section ? "\t" : "";
+
+		if (strcmp(section, k->section))
+			fprintf(out, "%s%s {\n", *section ? "}\n\n" : "", k->section);
+		section = k->section;
+		fprintf(out, "%s# %s%s\n%s", tab, k->help,
+			k->reloadable ? "" : " (needs a restart)", tab);
+		print_default(out, k);
+		fprintf(out, "\n%s", i + 1 < N_KEYS && *tab ? "" : "\n");
+	}
+	if (*section)
+		fprintf(out, "}\n");
+}

@@ -1,6 +1,7 @@
 # daemon/: kvtd. All but main.c is in libkvtdaemon.la, so that unit tests can link it.
 
 kvtd_files =
+kvtd_files += daemon/addr.c daemon/addr.h
 kvtd_files += daemon/conf.c daemon/conf.h daemon/conf.tbl
 kvtd_files += daemon/conf_scan.c daemon/conf_scan.h
 kvtd_files += daemon/fault.c daemon/fault.h
@@ -8,6 +9,11 @@ kvtd_files += daemon/kvtd.c daemon/kvtd.h
 kvtd_files += daemon/log.c daemon/log.h
 kvtd_files += daemon/loop.c daemon/loop.h
 kvtd_files += daemon/obj.c daemon/obj.h
+kvtd_files += daemon/peer.c daemon/peer.h
+kvtd_files += daemon/peer_conn.c daemon/peer_conn.h
+kvtd_files += daemon/peer_dial.c
+kvtd_files += daemon/peer_hello.c
+kvtd_files += daemon/peer_listen.c
 kvtd_files += daemon/quota.c daemon/quota.h
 kvtd_files += daemon/worker.c daemon/worker.h
 

@@ -36,6 +36,7 @@ struct peer {
 	bool self;
 	bool dialled;	  /* by us: then data connections are ours to make, too */
 	bool down;	  /* peer_down was called; only references are left */
+	bool draining;	  /* makes no new grants: from its Hello, kept by peer_msg.c afterwards */
 	uint64_t conn_id; /* of the accepting side: names the connection in data handshakes */
 	uint8_t data_key[PEER_KEY_BYTES];
 	uint32_t streams; /* data connections wanted: the smaller of both sides' */
@@ -52,6 +53,7 @@ struct peer {
 	struct transfer *xfers;	  /* uthash by wire handle: our transfers on their grants */
 	uint64_t last_handle;	  /* for opens, transfers and queries of ours */
 	uint64_t n_services;
+	uint64_t n_opens, n_xfers; /* in both directions of opens; for the list of peers */
 
 	int refs;
 	struct peer_conn *conn; /* private to peer.c */
@@ -63,13 +65,23 @@ struct peer_wait {
 	bool waiting;
 	/* On the loop, once, never from inside peer_want: p is proven and up, or NULL and why. */
 	void (*fn)(struct peer_wait *w, struct peer *p, const struct kvt_err *e);
+	/* private to peer.c and peer_dial.c */
+	struct peer_wait_list *on;
+	uint8_t epoch[KVT_EPOCH_BYTES];
+	struct peer *peer;
+	struct kvt_err err;
 };
+TAILQ_HEAD(peer_wait_list, peer_wait);
 
 enum kvt_status peers_init(struct kvtd *d, struct kvt_err *e); /* makes d->self; opens nothing */
 /* Opens the listeners of conf->listen; refuses with the cure where there is no trust for it. */
 enum kvt_status peers_listen(struct kvtd *d, struct kvt_err *e);
-void peers_stop(struct kvtd *d); /* Bye to all, then close */
+/* The i-th address that is listened on ("127.0.0.1:7588"), or NULL. */
+const char *peers_listening(struct kvtd *d, int i);
+/* No more connections; waiters get SHUTDOWN; Bye to all, peer_down(SHUTDOWN) before it returns. */
+void peers_stop(struct kvtd *d);
 void peers_done(struct kvtd *d);
+/* Bye to all and close; peer_down(SHUTDOWN, text) before it returns. Not from inside peer_frame. */
 void peers_bye(struct kvtd *d, enum kvt_status status, const char *text);
 
 /*
@@ -85,8 +97,8 @@ void peer_want_cancel(struct kvtd *d, struct peer_wait *w);
  * not read in time is closed. Does nothing on a peer that is down. */
 void peer_send(struct peer *p, Kvt__Peer__Frame *f);
 
-/* Closes for a violation: Bye, a rate-limited log line, peer_down. Not from inside peer_frame: that
- * returns false for the same. */
+/* Closes for a violation: Bye, a rate-limited log line, peer_down: later in the turn, never from
+ * inside this call. peer_frame returns false for the same. */
 void peer_fail(struct peer *p, enum kvt_status status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
@@ -94,7 +106,7 @@ struct peer *peer_get(struct peer *p);
 void peer_put(struct peer *p); /* frees it, after the turn, with the last reference */
 struct peer *peer_by_conn(struct kvtd *d, uint64_t conn_id, bool dialled); /* up, or NULL */
 
-/* ---- upcalls, in peer_msg.c */
+/* ---- upcalls, in peer_msg.c. d->self never goes up or down. */
 void peer_up(struct peer *p);
 /* One frame; its memory is the caller's. false: it broke the protocol, e says how; close. */
 bool peer_frame(struct peer *p, const Kvt__Peer__Frame *f, struct kvt_err *e);

@@ -1,0 +1,493 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * peer_conn.c - one control connection: frames in and out, keep-alive, its end
+ *
+ * A frame is a 32-bit big-endian length and that many bytes. Through a bufferevent, so that TLS can
+ * slip under it. Who the other side is, is peer_hello.c's business.
+ */
+#include "peer_conn.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <event2/buffer.h>
+#include <inttypes.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LENGTH_BYTES 4
+
+const char *conn_name(const struct peer_conn *c)
+{
+	return c->theirs.node[0] ? c->theirs.node : c->far_text;
+}
+
+static uint64_t clock_ns(clockid_t id)
+{
+	struct timespec ts;
+
+	clock_gettime(id, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
+
+/* ---------------------------------------------------------------- out */
+
+/* What is queued goes into the socket, as far as it takes it now. */
+static void conn_flush(struct peer_conn *c)
+{
+	struct evbuffer *out = bufferevent_get_output(c->bev);
+
+	evbuffer_unfreeze(out, 1);
+	evbuffer_write(out, bufferevent_getfd(c->bev));
+	evbuffer_freeze(out, 1);
+}
+
+int conn_write(struct peer_conn *c, const void *bytes, size_t n)
+{
+	if (bufferevent_write(c->bev, bytes, n)) {
+		conn_end(c, false, KVT_NO_MEMORY, "no memory for what is sent to %s", conn_name(c));
+		return -ENOMEM;
+	}
+	return 0;
+}
+
+static int conn_pack(struct peer_conn *c, Kvt__Peer__Frame *f, size_t len)
+{
+	struct evbuffer *out = bufferevent_get_output(c->bev);
+	struct evbuffer_iovec v;
+	uint32_t be = htonl((uint32_t)len);
+
+	if (evbuffer_reserve_space(out, (ev_ssize_t)(LENGTH_BYTES + len), &v, 1) < 1)
+		return -ENOMEM;
+	f->seq = c->seq_out + 1;
+	memcpy(v.iov_base, &be, LENGTH_BYTES);
+	v.iov_len = LENGTH_BYTES + kvt__peer__frame__pack(f, (uint8_t *)v.iov_base + LENGTH_BYTES);
+	if (evbuffer_commit_space(out, &v, 1))
+		return -ENOMEM;
+	c->seq_out++;
+	if (c->peer)
+		c->peer->bytes_out += v.iov_len;
+	return 0;
+}
+
+int conn_send(struct peer_conn *c, Kvt__Peer__Frame *f)
+{
+	size_t len, queued;
+
+	f->seq = c->seq_out + 1;
+	len = kvt__peer__frame__get_packed_size(f);
+	if (len > PEER_FRAME_MAX) {
+		log_err("peer %s: a frame of %zu bytes was to be sent; the limit is %d",
+			conn_name(c), len, PEER_FRAME_MAX);
+		c->ps->d->counts.internal++;
+		conn_end(c, true, KVT_INTERNAL, "a frame of %zu bytes was to be sent", len);
+		return -EMSGSIZE;
+	}
+	if (conn_pack(c, f, len)) {
+		conn_end(c, false, KVT_NO_MEMORY, "no memory for a frame of %zu bytes", len);
+		return -ENOMEM;
+	}
+	queued = evbuffer_get_length(bufferevent_get_output(c->bev));
+	if (queued > OUTPUT_MAX)
+		conn_end(c, false, KVT_PEER_LOST, "%s does not read: %zu bytes are queued for it",
+			 conn_name(c), queued);
+	return 0;
+}
+
+static void send_bye(struct peer_conn *c, const struct kvt_err *e)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__Bye bye = KVT__PEER__BYE__INIT;
+	size_t len;
+
+	bye.status = (uint32_t)e->status;
+	bye.text = (char *)e->text;
+	f.body_case = KVT__PEER__FRAME__BODY_BYE;
+	f.bye = &bye;
+	f.seq = c->seq_out + 1;
+	len = kvt__peer__frame__get_packed_size(&f);
+	conn_pack(c, &f, len);
+}
+
+int conn_ping(struct peer_conn *c, uint64_t *stamp)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__Ping ping = KVT__PEER__PING__INIT;
+
+	ping.stamp_ns = clock_ns(CLOCK_MONOTONIC);
+	ping.boottime_ns = clock_ns(CLOCK_BOOTTIME);
+	f.body_case = KVT__PEER__FRAME__BODY_PING;
+	f.ping = &ping;
+	if (stamp)
+		*stamp = ping.stamp_ns;
+	return conn_send(c, &f);
+}
+
+/* ---------------------------------------------------------------- the end */
+
+void conn_end(struct peer_conn *c, bool bye, enum kvt_status status, const char *fmt, ...)
+{
+	va_list ap;
+
+	if (c->ending)
+		return;
+	c->ending = true;
+	c->bye = bye;
+	c->end.status = status;
+	va_start(ap, fmt);
+	vsnprintf(c->end.text, sizeof(c->end.text), fmt, ap);
+	va_end(ap);
+	loop_defer(c->ps->d, &c->end_call);
+}
+
+static void conn_bury(void *arg)
+{
+	struct peer_conn *c = arg;
+
+	event_free(c->timer);
+	event_free(c->probe);
+	free(c);
+}
+
+void conn_free(struct peer_conn *c)
+{
+	if (!c || c->state == CONN_DEAD)
+		return;
+	c->state = CONN_DEAD;
+	c->ending = true;
+	loop_undefer(c->ps->d, &c->end_call);
+	TAILQ_REMOVE(&c->ps->conns, c, link);
+	event_del(c->timer);
+	event_del(c->probe);
+	bufferevent_free(c->bev);
+	newcomer_free(c->newcomer);
+	c->newcomer = NULL;
+	loop_bury(c->ps->d, c, conn_bury);
+}
+
+/*
+ * The Bye must be read: closing a socket with unread input could take it back. So only our
+ * direction is shut; the other side's end, or LINGER_MS, ends the rest.
+ */
+static void conn_linger(struct peer_conn *c)
+{
+	c->state = CONN_CLOSING;
+	event_del(c->probe);
+	event_del(c->timer);
+	send_bye(c, &c->end);
+	conn_flush(c);
+	bufferevent_setwatermark(c->bev, EV_READ, 0, 0);
+	if (event_in(c->timer, LINGER_MS)) {
+		conn_free(c);
+		return;
+	}
+	if (!evbuffer_get_length(bufferevent_get_output(c->bev)))
+		shutdown(bufferevent_getfd(c->bev), SHUT_WR);
+}
+
+void conn_end_now(struct peer_conn *c)
+{
+	bool said = c->bye && c->state != CONN_CONNECTING;
+	struct peer_dial *dial = c->dial;
+
+	if (c->state == CONN_CLOSING || c->state == CONN_DEAD)
+		return;
+	loop_undefer(c->ps->d, &c->end_call);
+	if (c->rival)
+		c->rival->challenger = NULL;
+	c->rival = NULL;
+	c->dial = NULL;
+	if (c->state == CONN_UP) {
+		HASH_DEL(c->ps->up, c);
+		hello_ending(c);
+		peer_ended(c, &c->end);
+		hello_rival_gone(c);
+	} else if (!dial && c->end.status != KVT_EXISTS) {
+		log_limited(&c->ps->log, LOG_INFO_, "peer %s: not proven: %s", c->far_text,
+			    c->end.text);
+	}
+	if (said)
+		conn_linger(c);
+	else
+		conn_free(c);
+	if (dial)
+		dial_failed(dial, &c->end);
+}
+
+static void end_run(struct loop_call *call)
+{
+	conn_end_now(container_of(call, struct peer_conn, end_call));
+}
+
+/* ---------------------------------------------------------------- in */
+
+static void on_ping(struct peer_conn *c, const Kvt__Peer__Ping *ping)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__Pong pong = KVT__PEER__PONG__INIT;
+
+	pong.stamp_ns = ping->stamp_ns;
+	pong.boottime_ns = clock_ns(CLOCK_BOOTTIME);
+	f.body_case = KVT__PEER__FRAME__BODY_PONG;
+	f.pong = &pong;
+	conn_send(c, &f);
+}
+
+static void on_pong(struct peer_conn *c, const Kvt__Peer__Pong *pong)
+{
+	uint64_t now = clock_ns(CLOCK_MONOTONIC);
+
+	if (pong->stamp_ns <= now)
+		c->peer->round_trip_us = (now - pong->stamp_ns) / 1000;
+	hello_probe_answered(c, pong->stamp_ns);
+}
+
+/* A status and a text of theirs, made fit for our users. */
+static void on_bye(struct peer_conn *c, const Kvt__Peer__Bye *bye)
+{
+	enum kvt_status status = KVT_PEER_UNREACHABLE;
+	const char *text = kvt_text_ok(bye->text, KVT_ERR_TEXT) ? bye->text : "(no text)";
+
+	if (bye->status != KVT_OK && bye->status < KVT_STATUS_COUNT)
+		status = (enum kvt_status)bye->status;
+	if (c->state == CONN_UP && status == KVT_SHUTDOWN)
+		conn_end(c, false, KVT_PEER_LOST, "%s is shutting down", conn_name(c));
+	else if (c->state == CONN_UP)
+		conn_end(c, false, KVT_PEER_LOST, "%s closed the connection: %s", conn_name(c),
+			 text);
+	else
+		conn_end(c, false, status, "%s refused: %s", conn_name(c), text);
+}
+
+static void conn_frame(struct peer_conn *c, const Kvt__Peer__Frame *f)
+{
+	struct kvt_err e = { 0 };
+
+	if (f->seq != ++c->seq_in) {
+		conn_end(c, true, KVT_INVALID,
+			 "%s broke the protocol: frame %" PRIu64 " came after frame %" PRIu64,
+			 conn_name(c), f->seq, c->seq_in - 1);
+		return;
+	}
+	if (f->body_case == KVT__PEER__FRAME__BODY_BYE) {
+		on_bye(c, f->bye);
+		return;
+	}
+	if (c->state == CONN_HELLO) {
+		hello_receive(c, f);
+		return;
+	}
+	switch (f->body_case) {
+	case KVT__PEER__FRAME__BODY_HELLO:
+		peer_fail(c->peer, KVT_INVALID, "%s broke the protocol: a second hello",
+			  conn_name(c));
+		break;
+	case KVT__PEER__FRAME__BODY_PING:
+		on_ping(c, f->ping);
+		break;
+	case KVT__PEER__FRAME__BODY_PONG:
+		on_pong(c, f->pong);
+		break;
+	default:
+		/* also a body that a later minor version adds: peer_msg.c knows none of those */
+		if (!peer_frame(c->peer, f, &e))
+			peer_fail(c->peer, e.status, "%s broke the protocol: %s", conn_name(c),
+				  e.text);
+	}
+}
+
+/* One frame from the buffer: true, or false: there is no whole one, or it is over. */
+static bool conn_take(struct peer_conn *c)
+{
+	struct evbuffer *in = bufferevent_get_input(c->bev);
+	uint32_t max = c->state == CONN_UP ? PEER_FRAME_MAX : PEER_FRAME_MAX_NEW;
+	Kvt__Peer__Frame *f;
+	uint32_t len;
+	uint8_t *bytes;
+
+	if (evbuffer_copyout(in, &len, LENGTH_BYTES) < LENGTH_BYTES)
+		return false;
+	len = ntohl(len);
+	if (!len || len > max) {
+		conn_end(c, true, KVT_INVALID,
+			 "%s broke the protocol: a frame of %" PRIu32 " bytes; 1 to %" PRIu32
+			 " are allowed",
+			 conn_name(c), len, max);
+		return false;
+	}
+	if (evbuffer_get_length(in) < LENGTH_BYTES + (size_t)len)
+		return false;
+	evbuffer_drain(in, LENGTH_BYTES);
+	bytes = evbuffer_pullup(in, (ev_ssize_t)len);
+	kvt_arena_reset(&c->ps->arena);
+	c->ps->arena.cap = c->state == CONN_UP ? FRAME_ARENA_MAX : HELLO_ARENA_MAX;
+	f = bytes ? kvt__peer__frame__unpack(&c->ps->arena.pb, len, bytes) : NULL;
+	c->ps->arena.cap = FRAME_ARENA_MAX;
+	if (c->peer)
+		c->peer->bytes_in += LENGTH_BYTES + len;
+	if (f)
+		conn_frame(c, f);
+	else
+		conn_end(c, true, KVT_INVALID,
+			 "%s broke the protocol: a frame of %" PRIu32 " bytes cannot be read",
+			 conn_name(c), len);
+	evbuffer_drain(in, len);
+	return true;
+}
+
+static void on_read(struct bufferevent *bev, void *arg)
+{
+	struct peer_conn *c = arg;
+	struct evbuffer *in = bufferevent_get_input(bev);
+
+	if (c->state == CONN_CLOSING || c->state == CONN_DEAD) {
+		evbuffer_drain(in, evbuffer_get_length(in));
+		return;
+	}
+	c->heard = true;
+	while (!c->ending && (c->state == CONN_HELLO || c->state == CONN_UP) && conn_take(c))
+		;
+}
+
+static void on_write(struct bufferevent *bev, void *arg)
+{
+	struct peer_conn *c = arg;
+
+	if (c->state == CONN_CLOSING)
+		shutdown(bufferevent_getfd(bev), SHUT_WR);
+}
+
+static void on_event(struct bufferevent *bev, short what, void *arg)
+{
+	struct peer_conn *c = arg;
+	int err = EVUTIL_SOCKET_ERROR();
+
+	if (what & BEV_EVENT_CONNECTED) {
+		if (c->ending)
+			return;
+		c->state = CONN_HELLO;
+		if (!conn_write(c, PREAMBLE_CTRL, PREAMBLE_BYTES))
+			hello_send(c);
+		return;
+	}
+	if (c->state == CONN_CLOSING) {
+		conn_free(c);
+		return;
+	}
+	bufferevent_disable(bev, EV_READ | EV_WRITE);
+	if (what & BEV_EVENT_ERROR)
+		conn_end(c, false, c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE,
+			 "%s: %s", conn_name(c), evutil_socket_error_to_string(err));
+	else
+		conn_end(c, false, c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE,
+			 "%s closed the connection", conn_name(c));
+}
+
+/* ---------------------------------------------------------------- time */
+
+/* So that a few pings go unanswered before keepalive_timeout, whatever is configured. */
+static uint64_t tick_ms(const struct conf *conf)
+{
+	uint64_t ms = conf->keepalive_timeout / 3;
+
+	if (ms > conf->keepalive_interval)
+		ms = conf->keepalive_interval;
+	return ms ? ms : 1;
+}
+
+int conn_keep_alive(struct peer_conn *c)
+{
+	c->heard = true;
+	return event_in(c->timer, tick_ms(c->ps->d->conf));
+}
+
+/*
+ * Silence is counted in ticks, not in time: a daemon that was stopped for a minute has one late
+ * tick, and finds the other side's answers in its socket before the next. Who hears something does
+ * not ask: the other side does.
+ */
+static void on_tick(evutil_socket_t fd, short what, void *arg)
+{
+	struct peer_conn *c = arg;
+	const struct conf *conf = c->ps->d->conf;
+
+	(void)fd;
+	(void)what;
+	if (c->state == CONN_CLOSING) {
+		conn_free(c);
+		return;
+	}
+	if (c->state != CONN_UP || c->ending)
+		return;
+	c->silent_ms = c->heard ? 0 : c->silent_ms + tick_ms(conf);
+	c->heard = false;
+	if (c->silent_ms >= conf->keepalive_timeout) {
+		conn_end(c, false, KVT_PEER_LOST, "%s: no answer for %" PRIu64 " ms", conn_name(c),
+			 conf->keepalive_timeout);
+		return;
+	}
+	if (c->silent_ms)
+		conn_ping(c, NULL);
+	event_in(c->timer, tick_ms(conf));
+}
+
+static void on_probe(evutil_socket_t fd, short what, void *arg)
+{
+	struct peer_conn *c = arg;
+
+	(void)fd;
+	(void)what;
+	if (c->state == CONN_UP && !c->ending)
+		hello_probe_answered(c, 0);
+}
+
+/* ---------------------------------------------------------------- the beginning */
+
+struct peer_conn *conn_new(struct peers *ps, int fd, const struct addr *far, bool connecting)
+{
+	struct peer_conn *c = calloc(1, sizeof(*c));
+	int one = 1;
+
+	if (!c)
+		goto no_conn;
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
+	c->ps = ps;
+	c->dialled = connecting;
+	c->state = connecting ? CONN_CONNECTING : CONN_HELLO;
+	c->far = *far;
+	addr_text(far, c->far_text);
+	TAILQ_INIT(&c->doubters);
+	c->end_call.fn = end_run;
+	c->timer = event_new(ps_base(ps), -1, 0, on_tick, c);
+	c->probe = event_new(ps_base(ps), -1, 0, on_probe, c);
+	c->bev = bufferevent_socket_new(ps_base(ps), fd, BEV_OPT_CLOSE_ON_FREE);
+	if (!c->timer || !c->probe || !c->bev)
+		goto no_bev;
+	bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
+	bufferevent_setwatermark(c->bev, EV_READ, 0, LENGTH_BYTES + PEER_FRAME_MAX_NEW);
+	if (connecting && bufferevent_socket_connect(c->bev, NULL, 0))
+		goto no_bev;
+	if (bufferevent_enable(c->bev, EV_READ | EV_WRITE))
+		goto no_bev;
+	TAILQ_INSERT_TAIL(&ps->conns, c, link);
+	return c;
+no_bev:
+	if (c->bev)
+		bufferevent_free(c->bev);
+	else
+		close(fd);
+	if (c->timer)
+		event_free(c->timer);
+	if (c->probe)
+		event_free(c->probe);
+	free(c);
+	return NULL;
+no_conn:
+	close(fd);
+	return NULL;
+}

@@ -8,7 +8,6 @@
 #include "extent.h"
 
 #include <errno.h>
-#include <stdbool.h>
 #include <stdlib.h>
 
 struct ext_map *ext_map_new(uint32_t n_parts)
@@ -220,6 +219,23 @@ int ext_next(struct ext_iter *it, uint64_t max, struct ext_span *out)
 	} while (len < max && cursor_addr(it, p, pl) == addr + len);
 	out->len = len;
 	return 1;
+}
+
+bool ext_continues(const struct ext_map *m, uint64_t pos)
+{
+	struct ext_iter it;
+	struct ext_span s;
+	uint32_t part, plane;
+
+	if (!pos || pos >= m->bytes)
+		return false;
+	ext_seek(&it, m, pos - 1);
+	part = it.part;
+	plane = it.plane;
+	ext_next(&it, 1, &s);
+	if (it.part != part || it.plane != plane)
+		return false;
+	return cursor_addr(&it, &m->parts[part], &m->parts[part].planes[plane]) == s.addr + 1;
 }
 
 uint64_t ext_count_spans(const struct ext_map *m)

@@ -14,6 +14,7 @@
 #ifndef KVT_EXTENT_H
 #define KVT_EXTENT_H
 
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -75,6 +76,9 @@ void ext_seek(struct ext_iter *it, const struct ext_map *m, uint64_t pos);
  * The next contiguous span, at most max bytes of it, never across a plane. 1, or 0 at the end.
  */
 int ext_next(struct ext_iter *it, uint64_t max, struct ext_span *out);
+
+/* Whether pos is in the middle of a span: its byte goes on where the byte before it ended. */
+bool ext_continues(const struct ext_map *m, uint64_t pos);
 
 /* Walks the map: how many spans ext_next yields over all (pieces after coalescing). */
 uint64_t ext_count_spans(const struct ext_map *m);

@@ -57,6 +57,10 @@ tests_unit_test_loop_LDADD = $(unit_daemon)
 check_PROGRAMS += tests/unit/test_conf
 tests_unit_test_conf_SOURCES = tests/unit/test_conf.c
 tests_unit_test_conf_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_net
+tests_unit_test_net_SOURCES = tests/unit/test_net.c tests/unit/net_fixture.c tests/unit/net_fixture.h
+tests_unit_test_net_LDADD = $(unit_daemon)
 endif
 
 TESTS += $(check_PROGRAMS)

@@ -53,5 +53,7 @@ extern const struct mem_ops *const mem_kinds[MEM_COUNT];
  */
 int mem_guard_init(void);
 int mem_guarded(void (*fn)(void *arg), void *arg);
+/* Where this thread's last -EFAULT was; NULL: not known (a simulated one). */
+void *mem_guard_address(void);
 
 #endif

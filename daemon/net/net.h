@@ -10,8 +10,8 @@
  *
  *	submit() ... done(KVT_OK)		the transport has let go of it
  *	submit() ... done(other) fence() ... fenced()
- *	submit() ... fence() ... fenced()	at any moment before done; done is not called any
- *more offer()  ... fence() ... fenced()	a passive end, for another daemon's (or job's)
+ *	submit() ... fence() ... fenced()	at any moment before done, which does not come then
+ *	offer()  ... fence() ... fenced()	a passive end, for another daemon's (or job's)
  *mover; done(not OK) may come first: our memory faulted
  *
  * done and fenced are called on the loop, each at most once, never from inside submit, offer or
@@ -25,6 +25,7 @@
 #include <stdbool.h>
 #include "arena.h"
 #include "extent.h"
+#include "loop.h"
 #include "peer.pb-c.h"
 #include "status.h"
 
@@ -75,6 +76,11 @@ struct net_job {
 	uint64_t spans;		/* contiguous runs moved, valid at done(KVT_OK) */
 	int bad_region;		/* at done: index of the region whose memory faulted, or -1 */
 	void *priv;
+	struct { /* of net_job_refused */
+		struct loop_call call;
+		enum kvt_status status;
+		bool fencing;
+	} refused;
 };
 
 struct net_ops {
@@ -110,6 +116,13 @@ struct net_ops {
 
 extern const struct net_ops *const net_transports[NET_COUNT];
 const struct net_ops *net_by_name(const char *name); /* or NULL */
+
+/*
+ * For submit and fence of a transport that could not even begin (priv is NULL): done is called,
+ * from the loop, or fenced.
+ */
+void net_job_refused(struct net_job *job, enum kvt_status status);
+void net_job_refused_fence(struct net_job *job);
 
 /* For transports that have nothing to do there. */
 enum kvt_status net_no_region_add(struct region *r, struct kvt_err *e);

@@ -175,6 +175,9 @@ START_TEST(walks_as_expanded)
 		ck_assert_uint_eq(m->pieces, pieces);
 		for (uint64_t i = 0; i < m->bytes; i++)
 			spans += i + 1 == m->bytes || !joins(all, i);
+		ck_assert(!ext_continues(m, 0));
+		for (uint64_t i = 1; i < m->bytes; i++)
+			ck_assert_int_eq(ext_continues(m, i), joins(all, i - 1));
 		ck_assert_uint_eq(ext_count_spans(m), spans);
 		check_walk(m, all, 0, false);
 		check_walk(m, all, 0, true);

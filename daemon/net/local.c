@@ -1,0 +1,408 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * local.c - transport "local": both ends are clients of this daemon, copy threads move the bytes
+ *
+ * The opener's end is the mover (READ, WRITE), the owner's end an offer (SERVE) that the mover
+ * finds by its key. Owns the copy threads and what they know of jobs. A job's map is read by the
+ * threads as long as one is inside a chunk of it: that is what a fence waits for.
+ *
+ * All of struct local and struct local_job is under local->lock, but for what is said to be the
+ * loop's alone.
+ */
+#define HASH_NONFATAL_OOM 1
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/random.h>
+#include <uthash.h>
+#include "kvtd.h"
+#include "log.h"
+#include "mem/mem.h"
+#include "net/end.h"
+#include "net/sched.h"
+#include "net/thread.h"
+#include "net/transports.h"
+#include "peer.h"
+
+#define LOCAL_THREADS_MAX 8 /* of the default; local_threads may ask for more */
+
+struct local {
+	struct kvtd *d;
+	struct local_job *offers; /* by key; the loop's */
+	pthread_mutex_t lock;
+	pthread_cond_t wake;
+	struct sched sched; /* movers with chunks left */
+	bool stopping;
+	uint32_t max_threads, n_threads, idle;
+	pthread_t thread[NET_THREADS_MAX];
+};
+
+struct local_job {
+	struct net_end end;
+	struct local *l;
+	uint64_t key; /* of an offer */
+	UT_hash_handle hh;
+	LIST_HEAD(, local_job) movers; /* of an offer: those that use it */
+	LIST_ENTRY(local_job) link;
+	struct local_job *offer; /* of a mover; NULL: none, or withdrawn */
+	struct sched_entry turn;
+	uint64_t chunk, bytes;
+	uint64_t next, moved, spans;
+};
+
+/* One chunk, in a thread. */
+struct copy {
+	struct ext_iter near, far;
+	uint64_t left;
+	bool read;
+	struct ext_span at, far_at; /* what is being copied: for the fault's report */
+	uint64_t spans;		    /* contiguous runs of the near side that begin in the chunk */
+};
+
+static struct local *local_of(struct kvtd *d)
+{
+	return (struct local *)d->net[NET_LOCAL];
+}
+
+static bool local_probe(struct kvtd *d, char *why, size_t len)
+{
+	(void)d;
+	(void)why;
+	(void)len;
+	return true;
+}
+
+static bool local_peer_ready(struct peer *p, char *why, size_t len)
+{
+	if (p->self)
+		return true;
+	snprintf(why, len, "node %s is another one", p->node);
+	return false;
+}
+
+/* ---- ends of jobs */
+
+static void job_stop(struct net_end *end)
+{
+	struct local_job *lj = container_of(end, struct local_job, end);
+
+	sched_del(&lj->l->sched, &lj->turn);
+}
+
+static void job_free(struct net_end *end)
+{
+	free(container_of(end, struct local_job, end));
+}
+
+static void job_unlink(struct net_end *end)
+{
+	struct local_job *lj = container_of(end, struct local_job, end);
+	struct local *l = lj->l;
+
+	pthread_mutex_lock(&l->lock);
+	if (lj->offer)
+		LIST_REMOVE(lj, link);
+	lj->offer = NULL;
+	net_end_put(end);
+	pthread_mutex_unlock(&l->lock);
+}
+
+static struct local_job *job_new(struct net_job *job)
+{
+	struct local_job *lj = calloc(1, sizeof(*lj));
+
+	if (!lj)
+		return NULL;
+	lj->l = local_of(job->d);
+	lj->bytes = job->map->bytes;
+	lj->end.stop = job_stop;
+	lj->end.unlink = job_unlink;
+	lj->end.free = job_free;
+	LIST_INIT(&lj->movers);
+	if (net_end_init(&lj->end, job, &lj->l->lock)) {
+		free(lj);
+		return NULL;
+	}
+	return lj;
+}
+
+/* An offer that came to nothing. */
+static void job_discard(struct local_job *lj)
+{
+	lj->end.job->priv = NULL;
+	job_unlink(&lj->end);
+}
+
+static void local_fence(struct net_job *job)
+{
+	struct local_job *lj = job->priv, *m;
+	struct local *l = local_of(job->d);
+
+	if (!lj) {
+		net_job_refused_fence(job);
+		return;
+	}
+	if (job->role == NET_SERVE)
+		HASH_DEL(l->offers, lj);
+	pthread_mutex_lock(&l->lock);
+	while ((m = LIST_FIRST(&lj->movers))) {
+		LIST_REMOVE(m, link);
+		m->offer = NULL;
+		net_end(&m->end, KVT_TRANSPORT, "the far side withdrew its offer");
+	}
+	net_end_fence(&lj->end);
+	pthread_mutex_unlock(&l->lock);
+}
+
+/* ---- copy threads */
+
+static void copy_chunk(void *arg)
+{
+	struct copy *c = arg;
+	bool first = !ext_continues(c->near.map, c->near.pos);
+	uint32_t part = c->near.part, plane = c->near.plane;
+	uint64_t end = 0;
+
+	while (c->left) {
+		bool same = c->near.part == part && c->near.plane == plane;
+		void *near, *far;
+
+		part = c->near.part;
+		plane = c->near.plane;
+		ext_next_pair(&c->near, &c->far, c->left, &c->at, &c->far_at);
+		c->spans += end ? !same || c->at.addr != end : first;
+		end = c->at.addr + c->at.len;
+		near = (void *)(uintptr_t)c->at.addr;
+		far = (void *)(uintptr_t)c->far_at.addr;
+		/* both sides may name the same bytes */
+		memmove(c->read ? near : far, c->read ? far : near, c->at.len);
+		c->left -= c->at.len;
+	}
+}
+
+static bool span_has(const struct ext_span *s, const void *addr)
+{
+	return (uintptr_t)addr >= s->addr && (uintptr_t)addr - s->addr < s->len;
+}
+
+/* Takes the next chunk of the job and copies it. Locked, but not during the copy. */
+static void run_chunk(struct local *l, struct local_job *lj)
+{
+	struct local_job *offer = lj->offer;
+	uint64_t pos = lj->next, n = lj->bytes - pos;
+	struct copy c = { .read = lj->end.job->role == NET_READ };
+	void *addr;
+	int err;
+
+	if (n > lj->chunk)
+		n = lj->chunk;
+	lj->next += n;
+	if (lj->next == lj->bytes)
+		sched_del(&l->sched, &lj->turn);
+	net_end_enter(&lj->end);
+	net_end_enter(&offer->end);
+	pthread_mutex_unlock(&l->lock);
+
+	net_delay_chunk();
+	ext_seek(&c.near, lj->end.map, pos);
+	ext_seek(&c.far, offer->end.map, pos);
+	c.left = n;
+	err = mem_guarded(copy_chunk, &c);
+
+	pthread_mutex_lock(&l->lock);
+	if (!err) {
+		lj->moved += n;
+		lj->spans += c.spans;
+		if (lj->end.job)
+			lj->end.job->moved = lj->moved;
+		if (lj->moved == lj->bytes && net_end_live(&lj->end)) {
+			lj->end.job->spans = lj->spans;
+			net_end(&lj->end, KVT_OK, "");
+		}
+	} else {
+		addr = mem_guard_address();
+		if (addr && span_has(&c.far_at, addr)) {
+			net_end_faulted(&offer->end, c.far_at.region);
+			net_end(&lj->end, KVT_INVALID, "memory of the far side faulted");
+		} else {
+			net_end_faulted(&lj->end, c.at.region);
+		}
+	}
+	net_end_leave(&offer->end);
+	net_end_leave(&lj->end);
+}
+
+static void *copy_thread(void *arg)
+{
+	struct local *l = arg;
+	struct sched_entry *e;
+
+	pthread_mutex_lock(&l->lock);
+	while (!l->stopping) {
+		e = sched_next(&l->sched);
+		if (e) {
+			run_chunk(l, container_of(e, struct local_job, turn));
+			continue;
+		}
+		l->idle++;
+		pthread_cond_wait(&l->wake, &l->lock);
+		l->idle--;
+	}
+	pthread_mutex_unlock(&l->lock);
+	return NULL;
+}
+
+/* Enough threads for that many chunks, as far as may be. Locked. 0 or -errno if there is none. */
+static int threads_for(struct local *l, uint64_t chunks)
+{
+	int err = 0;
+
+	while (l->n_threads < l->max_threads && l->idle < chunks) {
+		err = net_thread_start(&l->thread[l->n_threads], "kvtd-copy", copy_thread, l);
+		if (err) {
+			log_warn("local: cannot start copy thread %u: %s", l->n_threads,
+				 strerror(-err));
+			break;
+		}
+		l->n_threads++;
+		chunks--;
+	}
+	return l->n_threads ? 0 : err;
+}
+
+/* ---- jobs */
+
+static enum kvt_status local_offer(struct net_job *job, uint64_t *key, struct kvt_err *e)
+{
+	struct local *l = local_of(job->d);
+	struct local_job *lj = job_new(job), *other;
+
+	if (!lj)
+		return kvt_fail_nomem(e, "an offer");
+	do {
+		if (getrandom(&lj->key, sizeof(lj->key), 0) != sizeof(lj->key)) {
+			job_discard(lj);
+			return kvt_fail(e, KVT_INTERNAL, "local: getrandom: %s", strerror(errno));
+		}
+		HASH_FIND(hh, l->offers, &lj->key, sizeof(lj->key), other);
+	} while (other || !lj->key);
+	HASH_ADD(hh, l->offers, key, sizeof(lj->key), lj);
+	if (!lj->hh.tbl) {
+		job_discard(lj);
+		return kvt_fail_nomem(e, "an offer");
+	}
+	*key = lj->key;
+	return KVT_OK;
+}
+
+/* Joins the mover with its offer and gives it to the threads. Locked. */
+static void mover_start(struct local *l, struct local_job *lj, struct local_job *offer)
+{
+	char text[80];
+	uint64_t chunks;
+	int err;
+
+	if (!offer || offer->end.ended) {
+		net_end(&lj->end, KVT_TRANSPORT, "the far side's offer is gone");
+		return;
+	}
+	if (offer->bytes != lj->bytes) {
+		snprintf(text, sizeof(text), "%llu bytes here, %llu at the far side",
+			 (unsigned long long)lj->bytes, (unsigned long long)offer->bytes);
+		net_end(&lj->end, KVT_INVALID, text);
+		return;
+	}
+	if (!lj->bytes) {
+		net_end(&lj->end, KVT_OK, "");
+		return;
+	}
+	chunks = (lj->bytes - 1) / lj->chunk + 1;
+	err = threads_for(l, chunks);
+	if (err) {
+		net_end(&lj->end, kvt_status_of_errno(err), "no copy thread could be started");
+		return;
+	}
+	lj->offer = offer;
+	LIST_INSERT_HEAD(&offer->movers, lj, link);
+	sched_add(&l->sched, &lj->turn, lj->end.job->priority);
+	if (chunks == 1)
+		pthread_cond_signal(&l->wake);
+	else
+		pthread_cond_broadcast(&l->wake);
+}
+
+static void local_submit(struct net_job *job)
+{
+	struct local *l = local_of(job->d);
+	struct local_job *lj = job_new(job), *offer;
+
+	if (!lj) {
+		net_job_refused(job, KVT_NO_MEMORY);
+		return;
+	}
+	lj->chunk = job->chunk ? job->chunk : job->d->conf->local_chunk;
+	HASH_FIND(hh, l->offers, &job->far_key, sizeof(job->far_key), offer);
+	pthread_mutex_lock(&l->lock);
+	mover_start(l, lj, offer);
+	pthread_mutex_unlock(&l->lock);
+}
+
+/* ---- the transport */
+
+static enum kvt_status local_open(struct kvtd *d, struct kvt_err *e)
+{
+	struct local *l = calloc(1, sizeof(*l));
+
+	if (!l)
+		return kvt_fail_nomem(e, "transport local");
+	l->d = d;
+	l->max_threads =
+		net_thread_count(d->conf->local_threads,
+				 d->conf->local_threads ? NET_THREADS_MAX : LOCAL_THREADS_MAX);
+	sched_init(&l->sched);
+	pthread_mutex_init(&l->lock, NULL);
+	pthread_cond_init(&l->wake, NULL);
+	d->net[NET_LOCAL] = (struct net_state *)l;
+	return KVT_OK;
+}
+
+static void local_close(struct kvtd *d)
+{
+	struct local *l = local_of(d);
+
+	if (!l)
+		return;
+	pthread_mutex_lock(&l->lock);
+	l->stopping = true;
+	pthread_cond_broadcast(&l->wake);
+	pthread_mutex_unlock(&l->lock);
+	for (uint32_t i = 0; i < l->n_threads; i++)
+		pthread_join(l->thread[i], NULL);
+	pthread_cond_destroy(&l->wake);
+	pthread_mutex_destroy(&l->lock);
+	d->net[NET_LOCAL] = NULL;
+	free(l);
+}
+
+const struct net_ops net_local = {
+	.name = "local",
+	.id = NET_LOCAL,
+	.plan = {
+		{ .opener = NET_READ, .owner = NET_SERVE, .need_go = true, .opener_commits = true },
+		{ .opener = NET_WRITE, .owner = NET_SERVE, .need_go = true, .opener_commits = true },
+	},
+	.probe = local_probe,
+	.open = local_open,
+	.close = local_close,
+	.describe = net_no_describe,
+	.region_add = net_no_region_add,
+	.region_del = net_no_region_del,
+	.region_base = net_cpu_base,
+	.peer_add = net_no_peer,
+	.peer_del = net_no_peer,
+	.peer_ready = local_peer_ready,
+	.offer = local_offer,
+	.submit = local_submit,
+	.fence = local_fence,
+};

@@ -54,6 +54,7 @@ struct peer {
 	uint64_t last_handle;	  /* for opens, transfers and queries of ours */
 	uint64_t n_services;
 	uint64_t n_opens, n_xfers; /* in both directions of opens; for the list of peers */
+	uint32_t jobs; /* live on it, of both: transports keep the peer until 0 */
 
 	int refs;
 	struct peer_conn *conn; /* private to peer.c */
@@ -115,6 +116,10 @@ bool peer_frame(struct peer *p, const Kvt__Peer__Frame *f, struct kvt_err *e);
 void peer_down(struct peer *p, enum kvt_status status, const char *text);
 /* From transports: peer_ready() of one changed. */
 void peer_path_changed(struct peer *p);
+
+/* A job was submitted or offered on p / the transport has let go of it. */
+void peer_job_begin(struct peer *p);
+void peer_job_end(struct peer *p);
 
 /* ---- from peer.c's listener to the tcp transport: a connection that began with KVTDATA1 */
 void tcp_accept_data(struct kvtd *d, int fd, const char *from);

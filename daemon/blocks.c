@@ -1,0 +1,330 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * blocks.c - block lists of requests, and the maps that movers walk
+ */
+#include "blocks.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "alloc.h"
+
+enum kvt_status block_lists_read(struct block_lists *l, struct client *c, const struct list_ref *refs,
+				 size_t n, struct kvt_fds *fds, struct kvt_err *e)
+{
+	uint64_t listed = 0, total = 0;
+
+	memset(l, 0, sizeof(*l));
+	l->client = c;
+	for (size_t i = 0; i < n; i++) {
+		if (refs[i].n_inline && refs[i].n_listed)
+			return kvt_fail(e, KVT_INVALID,
+					"part %zu has a block list inline and in the memfd", i);
+		if (refs[i].n_listed > UINT32_MAX)
+			return kvt_fail(e, KVT_INVALID,
+					"part %zu: a list of %" PRIu64 " blocks, at most %u", i,
+					refs[i].n_listed, UINT32_MAX);
+		listed += refs[i].n_listed;
+		total += refs[i].n_inline + refs[i].n_listed;
+	}
+	if (listed && !fds->n)
+		return kvt_fail(e, KVT_INVALID, "list of %" PRIu64 " blocks: its memfd is missing",
+				listed);
+	if (!listed && fds->n)
+		return kvt_fail(e, KVT_INVALID, "a memfd, but no part has list_blocks");
+	if (!total)
+		return KVT_OK;
+	if (quota_take(c, QUOTA_LIST_BYTES, 4 * total, e))
+		return e->status;
+	l->charged = 4 * total;
+	l->words = kvtd_calloc(total, 4);
+	if (!l->words) {
+		block_lists_free(l);
+		return kvt_fail_nomem(e, "block list");
+	}
+	l->n = total;
+	/* The memfd's words go behind the inline ones, then each list is moved to its place. */
+	if (listed) {
+		int fd = kvt_fds_take(fds, 0);
+		int err = kvt_list_read(fd, l->words + (total - listed), listed);
+
+		fds->fd[0] = fd;	/* still the caller's to close */
+		if (err) {
+			block_lists_free(l);
+			return kvt_fail(e, KVT_INVALID,
+					"list memfd: not a memfd of exactly %" PRIu64 " bytes",
+					4 * listed);
+		}
+	}
+	uint64_t from = total - listed, to = 0;
+	for (size_t i = 0; i < n; i++) {
+		if (refs[i].n_listed) {
+			memmove(l->words + to, l->words + from, 4 * refs[i].n_listed);
+			from += refs[i].n_listed;
+			to += refs[i].n_listed;
+		}
+		/* Room for inline words lies below `from` as long as they are counted in it. */
+		to += refs[i].n_inline;
+	}
+	for (size_t i = 0, at = 0; i < n; i++) {
+		if (refs[i].n_inline)
+			memcpy(l->words + at, refs[i].inline_words, 4 * refs[i].n_inline);
+		at += refs[i].n_inline + refs[i].n_listed;
+	}
+	return KVT_OK;
+}
+
+uint32_t *block_lists_next(struct block_lists *l, uint64_t n)
+{
+	uint32_t *at = l->words + l->next;
+
+	l->next += n;
+	return at;
+}
+
+void block_lists_free(struct block_lists *l)
+{
+	free(l->words);
+	if (l->charged)
+		quota_put(l->client, QUOTA_LIST_BYTES, l->charged);
+	memset(l, 0, sizeof(*l));
+}
+
+/* A bit per block; as large as the largest cache seen, cleared by who sets. */
+static struct {
+	uint64_t *bits;
+	size_t words;
+} seen;
+
+static bool seen_room(uint64_t blocks)
+{
+	size_t words = blocks / 64 + 1;
+
+	if (words <= seen.words)
+		return true;
+	free(seen.bits);
+	seen.bits = kvtd_calloc(words, sizeof(*seen.bits));
+	seen.words = seen.bits ? words : 0;
+	return seen.bits != NULL;
+}
+
+static enum kvt_status check_unique(const struct cache *k, const uint32_t *blocks, uint64_t n,
+				    const char *what, struct kvt_err *e)
+{
+	uint64_t i;
+
+	if (!seen_room(k->n_blocks))
+		return kvt_fail_nomem(e, "bitmap of blocks");
+	for (i = 0; i < n; i++) {
+		uint64_t bit = 1ULL << (blocks[i] % 64), *word = &seen.bits[blocks[i] / 64];
+
+		if (*word & bit)
+			break;
+		*word |= bit;
+	}
+	for (uint64_t j = 0; j < i; j++)
+		seen.bits[blocks[j] / 64] = 0;
+	if (i < n)
+		return kvt_fail(e, KVT_INVALID,
+				"%s: block %u of cache %" PRIu64
+				" stands twice in a list that is written to",
+				what, blocks[i], k->handle);
+	return KVT_OK;
+}
+
+enum kvt_status blocks_check(const struct cache *k, const uint32_t *blocks, uint64_t n, bool unique,
+			     const char *what, struct kvt_err *e)
+{
+	for (uint64_t i = 0; i < n; i++)
+		if (blocks[i] >= k->n_blocks)
+			return kvt_fail(e, KVT_INVALID, "%s: block %u of cache %" PRIu64
+					": only %u blocks",
+					what, blocks[i], k->handle, k->n_blocks);
+	return unique ? check_unique(k, blocks, n, what, e) : KVT_OK;
+}
+
+static enum kvt_status check_slice(const struct side_part *p, bool written, const char *what,
+				   struct kvt_err *e)
+{
+	const struct ext_slice *s = &p->slice;
+	uint64_t end;
+
+	if (!s->len) {
+		if (s->off || s->stride || s->count)
+			return kvt_fail(e, KVT_INVALID, "%s: a slice of length 0", what);
+		return KVT_OK;
+	}
+	if (!s->count)
+		return kvt_fail(e, KVT_INVALID, "%s: a slice of 0 runs", what);
+	if (written && s->count > 1 && s->stride < s->len)
+		return kvt_fail(e, KVT_INVALID,
+				"%s: slice runs of %" PRIu64 " bytes overlap at a stride of %" PRIu64,
+				what, s->len, s->stride);
+	if (__builtin_mul_overflow((uint64_t)s->count - 1, s->stride, &end) ||
+	    __builtin_add_overflow(end, s->off, &end) || __builtin_add_overflow(end, s->len, &end))
+		return kvt_fail(e, KVT_INVALID, "%s: the slice overflows 64 bits", what);
+	for (uint32_t i = 0; i < p->plane_count; i++) {
+		uint64_t bytes = p->cache->planes[p->plane_first + i].bytes;
+
+		if (end > bytes)
+			return kvt_fail(e, KVT_INVALID,
+					"%s: the slice ends at byte %" PRIu64
+					" of a block of %" PRIu64 " bytes (plane %u)",
+					what, end, bytes, p->plane_first + i);
+	}
+	return KVT_OK;
+}
+
+enum kvt_status side_check(const struct side_part *p, uint64_t list_blocks, bool written,
+			   const char *what, struct kvt_err *e)
+{
+	uint64_t last;
+
+	if (!p->count)
+		return kvt_fail(e, KVT_INVALID, "%s: no blocks", what);
+	if (__builtin_mul_overflow(p->count - 1, p->step, &last) ||
+	    __builtin_add_overflow(last, p->first, &last) || last >= list_blocks)
+		return kvt_fail(e, KVT_INVALID,
+				"%s: %" PRIu64 " blocks from %" PRIu64 " on, step %" PRIu64
+				": the list has only %" PRIu64 " blocks",
+				what, p->count, p->first, p->step, list_blocks);
+	if (!p->plane_count || p->plane_first >= p->cache->n_planes ||
+	    p->plane_count > p->cache->n_planes - p->plane_first)
+		return kvt_fail(e, KVT_INVALID,
+				"%s: planes %u to %" PRIu64 ": cache has only %u planes", what,
+				p->plane_first, (uint64_t)p->plane_first + p->plane_count,
+				p->cache->n_planes);
+	return check_slice(p, written, what, e);
+}
+
+enum kvt_status side_count(const struct side_part *p, const char *what, uint64_t *bytes,
+			   uint64_t *pieces, struct kvt_err *e)
+{
+	const struct cache_plane *planes = p->cache->planes + p->plane_first;
+	uint64_t runs = p->slice.len ? p->slice.count : 1, block = 0, sum, all;
+
+	for (uint32_t i = 0; i < p->plane_count; i++) {
+		uint64_t b = p->slice.len ? p->slice.count * p->slice.len : planes[i].bytes;
+
+		if (__builtin_add_overflow(block, b, &block))
+			goto overflow;
+	}
+	if (__builtin_mul_overflow(block, p->count, &sum) ||
+	    __builtin_add_overflow(*bytes, sum, &sum) || sum > INT64_MAX ||
+	    __builtin_mul_overflow(p->count * p->plane_count, runs, &all) ||
+	    __builtin_add_overflow(*pieces, all, &all))
+		goto overflow;
+	*bytes = sum;
+	*pieces = all;
+	return KVT_OK;
+overflow:
+	return kvt_fail(e, KVT_INVALID, "%s: its bytes do not fit 63 bits", what);
+}
+
+/* Index of r in m->regions; adds it. There is room for every plane's. */
+static uint32_t region_index(struct side_map *m, struct region *r)
+{
+	uint32_t i;
+
+	for (i = m->n_regions; i > 0; i--)
+		if (m->regions[i - 1] == r)
+			return i - 1;
+	m->regions[m->n_regions] = r;
+	return m->n_regions++;
+}
+
+static enum kvt_status fill_part(const struct side_part *p, const struct net_ops *net,
+				 struct ext_part *out, struct side_map *m, struct kvt_err *e)
+{
+	out->n_blocks = p->count;
+	out->slice = p->slice;
+	out->planes = kvtd_calloc(p->plane_count, sizeof(*out->planes));
+	if (!out->planes)
+		return kvt_fail_nomem(e, "map of planes");
+	out->n_planes = p->plane_count;
+	for (uint32_t i = 0; i < p->plane_count; i++) {
+		const struct cache_plane *from = &p->cache->planes[p->plane_first + i];
+		uint64_t base;
+
+		if (net->region_base(from->region, &base, e))
+			return e->status;
+		out->planes[i] = (struct ext_plane){
+			.addr = base + from->offset,
+			.stride = from->stride,
+			.block_bytes = from->bytes,
+			.region = region_index(m, from->region),
+		};
+	}
+	return KVT_OK;
+}
+
+/* Lists with a step are written out; the others are used where they are. */
+static enum kvt_status fill_lists(const struct side_part *parts, uint32_t n, struct ext_map *map,
+				  struct kvt_err *e)
+{
+	uint64_t stepped = 0, at = 0;
+	uint32_t *words = NULL;
+
+	for (uint32_t i = 0; i < n; i++)
+		stepped += parts[i].step > 1 ? parts[i].count : 0;
+	if (stepped) {
+		words = kvtd_calloc(stepped, 4);
+		if (!words)
+			return kvt_fail_nomem(e, "block list");
+		map->blocks_owned = words;
+	}
+	for (uint32_t i = 0; i < n; i++) {
+		const struct side_part *p = &parts[i];
+
+		if (p->step == 1) {
+			map->parts[i].blocks = p->blocks + p->first;
+			continue;
+		}
+		map->parts[i].blocks = words + at;
+		for (uint64_t j = 0; j < p->count; j++)
+			words[at++] = p->blocks[p->first + j * p->step];
+	}
+	return KVT_OK;
+}
+
+enum kvt_status side_map_make(const struct side_part *parts, uint32_t n, const struct net_ops *net,
+			      struct side_map *out, struct kvt_err *e)
+{
+	struct side_map m = {.map = ext_map_new(n)};
+	uint64_t planes = 0;
+	int err;
+
+	for (uint32_t i = 0; i < n; i++)
+		planes += parts[i].plane_count;
+	m.regions = kvtd_calloc(planes, sizeof(struct region *));
+	if (!m.map || !m.regions)
+		goto nomem;
+	for (uint32_t i = 0; i < n; i++)
+		if (fill_part(&parts[i], net, &m.map->parts[i], &m, e))
+			goto fail;
+	if (fill_lists(parts, n, m.map, e))
+		goto fail;
+	err = ext_map_init(m.map);
+	if (err == -ENOMEM)
+		goto nomem;
+	if (err) {
+		kvt_fail(e, KVT_INVALID, "the transfer's bytes do not fit 63 bits");
+		goto fail;
+	}
+	*out = m;
+	return KVT_OK;
+nomem:
+	kvt_fail_nomem(e, "map of a transfer");
+fail:
+	side_map_free(&m);
+	return e->status;
+}
+
+void side_map_free(struct side_map *m)
+{
+	ext_map_free(m->map);
+	free(m->regions);
+	memset(m, 0, sizeof(*m));
+}

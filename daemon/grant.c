@@ -1,0 +1,407 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * grant.c - the grant's state machine, how grants are found, and what is remembered of them
+ */
+#include "grant_impl.h"
+
+#include <inttypes.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
+#include <string.h>
+
+#define ENDED_KEEP_MS(d) ((d)->conf->token_keep)
+
+const char *grant_text(const struct grant *g)
+{
+	static char text[160];
+
+	snprintf(text, sizeof(text), "grant %" PRIu64 "%s%s%s", g->obj.id, *g->tag ? " (" : "",
+		 g->tag, *g->tag ? ")" : "");
+	return text;
+}
+
+/* ---------------------------------------------------------------- keys and memory of ends */
+
+void grant_key_make(uint64_t client_id, const uint8_t *secret, struct grant_key *key)
+{
+	uint8_t hash[SHA256_DIGEST_LENGTH];
+
+	memset(key, 0, sizeof(*key));
+	SHA256(secret, KVT_SECRET_BYTES, hash);
+	key->client_id = client_id;
+	memcpy(key->hash, hash, sizeof(key->hash));
+}
+
+struct grant *grant_by_key(struct kvtd *d, const struct grant_key *key)
+{
+	struct grant *g;
+
+	HASH_FIND(hh_key, d->grants->by_key, key, sizeof(*key), g);
+	return g;
+}
+
+static void ended_drop(struct grants *gs, struct ended *n)
+{
+	HASH_DEL(gs->ended, n);
+	TAILQ_REMOVE(&gs->ended_order, n, link);
+	gs->n_ended--;
+	free(n);
+}
+
+static void ended_purge(struct kvtd *d, uint32_t max)
+{
+	struct grants *gs = d->grants;
+	uint64_t now = now_ms();
+	struct ended *n;
+
+	while ((n = TAILQ_FIRST(&gs->ended_order)) &&
+	       (gs->n_ended > max || n->at_ms + ENDED_KEEP_MS(d) < now))
+		ended_drop(gs, n);
+}
+
+const struct ended *grant_ended(struct kvtd *d, const struct grant_key *key)
+{
+	struct ended *n;
+
+	ended_purge(d, ENDED_MAX);
+	HASH_FIND(hh, d->grants->ended, key, sizeof(*key), n);
+	return n;
+}
+
+static void ended_remember(struct grant *g)
+{
+	struct grants *gs = g->obj.d->grants;
+	struct ended *n;
+
+	ended_purge(g->obj.d, ENDED_MAX - 1);
+	HASH_FIND(hh, gs->ended, &g->key, sizeof(g->key), n);
+	if (n)
+		ended_drop(gs, n);
+	n = kvtd_calloc(1, sizeof(*n));
+	if (!n)
+		return;	/* a later question gets "unknown" */
+	n->key = g->key;
+	n->status = g->end.status;
+	n->at_ms = now_ms();
+	HASH_ADD(hh, gs->ended, key, sizeof(n->key), n);
+	if (!n->hh.tbl) {
+		free(n);
+		return;
+	}
+	TAILQ_INSERT_TAIL(&gs->ended_order, n, link);
+	gs->n_ended++;
+}
+
+/* ---------------------------------------------------------------- guards */
+
+static int is_last(void *obj)
+{
+	struct grant *g = obj;
+
+	return g->finals + g->failed >= g->readers;
+}
+
+static int has_opens(void *obj)
+{
+	return ((struct grant *)obj)->n_opens > 0;
+}
+
+static int keeps(void *obj)
+{
+	return ((struct grant *)obj)->keep;
+}
+
+static int keeps_more(void *obj)
+{
+	return keeps(obj) && has_opens(obj);
+}
+
+static int is_single(void *obj)
+{
+	return ((struct grant *)obj)->readers == 1;
+}
+
+/* ---------------------------------------------------------------- actions */
+
+void grant_set_timer(struct grant *g, uint64_t ms)
+{
+	struct timeval tv = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+
+	g->timer_ns = now_ns() + ms * 1000000;
+	evtimer_add(g->timer, &tv);
+}
+
+static void hold(void *obj)
+{
+	struct grant *g = obj;
+
+	grant_set_timer(g, g->max_hold_ms);
+}
+
+static void restart_ttl(void *obj)
+{
+	struct grant *g = obj;
+
+	grant_set_timer(g, g->ttl_ms);
+}
+
+static void attempt(void *obj)
+{
+	grant_post_attempt(obj);
+}
+
+static void attempt_ttl(void *obj)
+{
+	restart_ttl(obj);
+	grant_post_attempt(obj);
+}
+
+/* Terminal: it is found no more, its memory is free, its client is told. */
+static void end(struct grant *g)
+{
+	struct kvtd *d = g->obj.d;
+
+	if (g->end.status == KVT_OK)
+		d->counts.grants_done++;
+	else
+		d->counts.grants_failed++;
+	HASH_DELETE(hh_key, d->grants->by_key, g);
+	ended_remember(g);
+	for (uint32_t i = 0; i < g->n_parts; i++)
+		cache_put(g->parts[i].cache);
+	g->n_parts = 0;
+	block_lists_free(&g->lists);
+	evtimer_del(g->timer);
+	log_debug("%s: ended, %s%s%s", grant_text(g), kvt_status_name(g->end.status),
+		  *g->end.text ? ": " : "", g->end.text);
+	region_users_gone(g->client);
+	grant_post_end(g);
+}
+
+static void end_done(void *obj)
+{
+	struct grant *g = obj;
+
+	g->end.status = KVT_OK;
+	if (g->failed)
+		snprintf(g->end.text, sizeof(g->end.text), "%u of %u readers failed", g->failed,
+			 g->readers);
+	end(g);
+}
+
+static void end_failed(void *obj)
+{
+	grant_post_attempt(obj);
+	end_done(obj);
+}
+
+static void end_lost(void *obj)
+{
+	struct grant *g = obj;
+
+	g->end = g->lost;
+	end(g);
+}
+
+static void end_expired(void *obj)
+{
+	struct grant *g = obj;
+
+	kvt_fail(&g->end, KVT_EXPIRED, "%s: nobody opened it within %" PRIu64 " ms", grant_text(g),
+		 g->ttl_ms);
+	end(g);
+}
+
+static void end_revoked(void *obj)
+{
+	end(obj);
+}
+
+static void end_owner(void *obj)
+{
+	end(obj);
+}
+
+static void end_fenced(void *obj)
+{
+	struct grant *g = obj;
+	struct gopen *o;
+
+	g->obj.d->counts.fencing--;
+	while ((o = TAILQ_FIRST(&g->opens)))
+		gopen_free(o);
+	end(g);
+}
+
+static void revoke(void *obj)
+{
+	struct grant *g = obj;
+	struct gopen *o, *next;
+
+	g->obj.d->counts.fencing++;
+	evtimer_del(g->timer);
+	for (o = TAILQ_FIRST(&g->opens); o; o = next) {
+		next = TAILQ_NEXT(o, link);
+		gopen_revoke(o, &g->end);
+	}
+	grant_check_fenced(g);
+}
+
+static void forget(void *obj)
+{
+	grant_free(obj);
+}
+
+#define always sm_always
+#define nothing sm_nothing
+#define ROW(s, e, g, a, n)                                                                         \
+	{.state = GRANT_##s, .event = GRANT_EV_##e, .next = GRANT_##n, .guard = (g), .action = (a)},
+#define IGNORE(s, e) {.state = GRANT_##s, .event = GRANT_EV_##e, .kind = SM_IGNORE},
+#define NEVER(s, e) {.state = GRANT_##s, .event = GRANT_EV_##e, .kind = SM_NEVER},
+static const struct sm_row grant_rows[] = {
+#include "grant.tbl"
+};
+#undef ROW
+#undef IGNORE
+#undef NEVER
+#undef always
+#undef nothing
+
+static const char *const grant_states[] = {"LIVE", "HELD", "REVOKING", "ENDED"};
+static const char *const grant_events[] = {"OPEN",   "FINAL", "LOST",	"IDLE",
+					   "TTL",    "MAX_HOLD", "REVOKE", "OWNER",
+					   "FENCED", "DELIVERED"};
+
+static void grant_enter(void *obj, uint8_t state)
+{
+	((struct grant *)obj)->state = state;
+}
+
+const struct sm grant_sm = {
+	.name = "grant",
+	.rows = grant_rows,
+	.n_rows = sizeof(grant_rows) / sizeof(grant_rows[0]),
+	.states = grant_states,
+	.events = grant_events,
+	.n_states = GRANT_STATE_COUNT,
+	.n_events = GRANT_EV_COUNT,
+	.enter = grant_enter,
+};
+
+void grant_event(struct grant *g, enum grant_event ev)
+{
+	struct kvtd *d = g->obj.d;
+	enum grant_state was = g->state;
+
+	if (sm_event(&grant_sm, g, was, ev) < 0) {
+		log_err("%s: impossible event %s in state %s", grant_text(g), grant_events[ev],
+			grant_states[was]);
+		d->counts.internal++;
+	}
+}
+
+/* ---------------------------------------------------------------- ends from outside */
+
+void grant_revoke(struct grant *g, enum kvt_status status, const char *why)
+{
+	enum grant_event ev = status == KVT_CLIENT_DIED ? GRANT_EV_OWNER : GRANT_EV_REVOKE;
+
+	if (g->state == GRANT_LIVE || g->state == GRANT_HELD)
+		kvt_fail(&g->end, status, "%s: %s", grant_text(g), why);
+	grant_event(g, ev);
+}
+
+static void on_fenced(struct loop_call *call)
+{
+	grant_event(container_of(call, struct grant, fenced), GRANT_EV_FENCED);
+}
+
+void grant_check_fenced(struct grant *g)
+{
+	struct gopen *o;
+
+	if (g->state != GRANT_REVOKING)
+		return;
+	TAILQ_FOREACH(o, &g->opens, link)
+		if (!TAILQ_EMPTY(&o->services))
+			return;
+	g->fenced.fn = on_fenced;
+	loop_defer(g->obj.d, &g->fenced);
+}
+
+static bool over_region(const struct grant *g, const struct region *r)
+{
+	for (uint32_t i = 0; i < g->n_parts; i++)
+		if (cache_uses(g->parts[i].cache, r))
+			return true;
+	return false;
+}
+
+void grants_region_stop(struct region *r, const char *why)
+{
+	struct grant *g, *next;
+
+	HASH_ITER(hh, r->client->grants, g, next)
+		if (over_region(g, r))
+			grant_revoke(g, KVT_REVOKED, why);
+}
+
+void grants_client_gone(struct client *c)
+{
+	struct grant *g, *next;
+
+	HASH_ITER(hh, c->grants, g, next)
+		grant_revoke(g, KVT_CLIENT_DIED, "its client is gone");
+}
+
+void grants_shutdown(struct kvtd *d, const char *why)
+{
+	struct grant *g, *next;
+
+	HASH_ITER(hh_key, d->grants->by_key, g, next)
+		grant_revoke(g, KVT_SHUTDOWN, why);
+}
+
+void grant_free(struct grant *g)
+{
+	struct client *c = g->client;
+	struct kvtd *d = c->d;
+
+	HASH_DEL(c->grants, g);
+	obj_del(&g->obj);
+	loop_undefer(d, &g->fenced);
+	event_free(g->timer);
+	quota_put(c, QUOTA_GRANTS, 1);
+	if (g->note_len)
+		quota_put(c, QUOTA_LIST_BYTES, g->note_len);
+	free(g->note);
+	free(g->parts);
+	OPENSSL_cleanse(g->secret, sizeof(g->secret));
+	loop_bury(d, g, free);
+	client_object_gone(c);
+	kvtd_object_gone(d);
+}
+
+enum kvt_status grants_init(struct kvtd *d, struct kvt_err *e)
+{
+	d->grants = calloc(1, sizeof(*d->grants));
+	if (!d->grants)
+		return kvt_fail_nomem(e, "table of grants");
+	TAILQ_INIT(&d->grants->parked);
+	TAILQ_INIT(&d->grants->ended_order);
+	return KVT_OK;
+}
+
+void grants_done(struct kvtd *d)
+{
+	struct gopen *o;
+
+	if (!d->grants)
+		return;
+	while ((o = TAILQ_FIRST(&d->grants->parked)))
+		gopen_free(o);
+	while (d->grants->n_ended)
+		ended_drop(d->grants, TAILQ_FIRST(&d->grants->ended_order));
+	free(d->grants);
+	d->grants = NULL;
+}

@@ -1,0 +1,387 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * hold.c - holds: a client's opens at owners, one for each token that it uses
+ */
+#include "transfer_impl.h"
+
+#include <inttypes.h>
+#include <openssl/crypto.h>
+#include <string.h>
+
+static void send_open(struct hold *h)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__GrantOpen m = KVT__PEER__GRANT_OPEN__INIT;
+
+	m.open = h->handle;
+	m.epoch.data = h->key.epoch;
+	m.epoch.len = sizeof(h->key.epoch);
+	m.client = h->key.owner;
+	m.secret.data = h->key.secret;
+	m.secret.len = sizeof(h->key.secret);
+	m.open_wait_ms = h->open_wait_ms;
+	m.tag = h->tag;
+	m.opener = h->client->client_id;
+	f.body_case = KVT__PEER__FRAME__BODY_GRANT_OPEN;
+	f.grant_open = &m;
+	peer_send(h->peer, &f);
+}
+
+static void send_close(struct hold *h, Kvt__Peer__GrantClose__Reason reason,
+		       const struct kvt_err *why)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__GrantClose m = KVT__PEER__GRANT_CLOSE__INIT;
+
+	m.open = h->handle;
+	m.reason = reason;
+	m.status = why->status;
+	m.text = (char *)why->text;
+	f.body_case = KVT__PEER__FRAME__BODY_GRANT_CLOSE;
+	f.grant_close = &m;
+	peer_send(h->peer, &f);
+}
+
+static void send_revoke_ack(struct hold *h)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__RevokeAck m = KVT__PEER__REVOKE_ACK__INIT;
+
+	m.open = h->handle;
+	m.clean = true;
+	f.body_case = KVT__PEER__FRAME__BODY_REVOKE_ACK;
+	f.revoke_ack = &m;
+	peer_send(h->peer, &f);
+}
+
+/* ---------------------------------------------------------------- life */
+
+static void hold_free_fn(void *p)
+{
+	struct hold *h = p;
+
+	OPENSSL_cleanse(h->key.secret, sizeof(h->key.secret));
+	free(h->note);
+	free(h);
+}
+
+/* A dead hold goes with its last transfer. */
+static void free_if_done(struct hold *h)
+{
+	if (h->state != HOLD_DEAD || h->freed || !TAILQ_EMPTY(&h->transfers))
+		return;
+	h->freed = true;
+	if (h->revoked)
+		send_revoke_ack(h);
+	TAILQ_REMOVE(&h->d->transfers->all_holds, h, link);
+	loop_undefer(h->d, &h->kick);
+	if (h->peer) {
+		HASH_DELETE(hh_peer, h->peer->holds, h);
+		peer_put(h->peer);
+	}
+	loop_bury(h->d, h, hold_free_fn);
+}
+
+static void put_quota(struct hold *h)
+{
+	if (h->dialling)
+		quota_put(h->client, QUOTA_DIALS, 1);
+	if (h->parked)
+		quota_put(h->client, QUOTA_PARKED, 1);
+	h->dialling = h->parked = false;
+}
+
+/* It takes no new transfers; the next use of the token makes a new hold. */
+static void die(struct hold *h)
+{
+	if (h->state == HOLD_DEAD)
+		return;
+	if (h->state == HOLD_CONNECTING)
+		peer_want_cancel(h->d, &h->wait);
+	put_quota(h);
+	HASH_DEL(h->d->transfers->holds, h);
+	h->state = HOLD_DEAD;
+}
+
+/* Every transfer but those whose OK is here already ends with it. */
+static void kill_with(struct hold *h, const struct kvt_err *why,
+		      void (*how)(struct transfer *t, const struct kvt_err *why))
+{
+	struct kvt_err copy = *why;
+	struct transfer *t, *next;
+
+	die(h);
+	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
+		next = TAILQ_NEXT(t, link);
+		if (t->state != XFER_LANDING)
+			how(t, &copy);
+	}
+	free_if_done(h);
+}
+
+/* A peer that is gone takes LANDING with it, too: its bytes will not come. */
+static void kill_all(struct hold *h, const struct kvt_err *why)
+{
+	struct kvt_err copy = *why;
+	struct transfer *t, *next;
+
+	die(h);
+	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
+		next = TAILQ_NEXT(t, link);
+		transfer_stop(t, &copy);
+	}
+	free_if_done(h);
+}
+
+static void on_kick(struct loop_call *call)
+{
+	struct hold *h = container_of(call, struct hold, kick);
+	struct transfer *t, *next;
+
+	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
+		next = TAILQ_NEXT(t, link);
+		if (t->state == XFER_QUEUED)
+			transfer_try(t);
+	}
+}
+
+static void on_peer(struct peer_wait *w, struct peer *p, const struct kvt_err *e)
+{
+	struct hold *h = container_of(w, struct hold, wait);
+
+	if (!p) {
+		kill_all(h, e);
+		return;
+	}
+	if (h->dialling)
+		quota_put(h->client, QUOTA_DIALS, 1);
+	h->dialling = false;
+	h->peer = peer_get(p);
+	h->handle = ++p->last_handle;
+	HASH_ADD(hh_peer, p->holds, handle, sizeof(h->handle), h);
+	if (!h->hh_peer.tbl) {
+		struct kvt_err nomem;
+
+		peer_put(p);
+		h->peer = NULL;
+		h->state = HOLD_OPENING;
+		kvt_fail_nomem(&nomem, "hold");
+		kill_all(h, &nomem);
+		return;
+	}
+	h->state = HOLD_OPENING;
+	send_open(h);
+	on_kick(&h->kick);
+}
+
+/* Whether a connection has to be made for this token. */
+static bool needs_dial(struct kvtd *d, const struct kvt_token *token)
+{
+	struct obj *o;
+
+	if (!strcmp(token->node, d->node))
+		return false;
+	TAILQ_FOREACH(o, &d->objects[KVT__OBJECT__OBJECT_PEER], link)
+		if (!strcmp(container_of(o, struct peer, obj)->node, token->node))
+			return false;
+	return true;
+}
+
+static struct hold *make(struct transfer *t, const struct kvt_token *token,
+			 const struct hold_key *key, struct kvt_err *e)
+{
+	struct client *c = t->client;
+	struct kvtd *d = c->d;
+	struct hold *h = kvtd_calloc(1, sizeof(*h));
+
+	if (!h) {
+		kvt_fail_nomem(e, "hold");
+		return NULL;
+	}
+	h->d = d;
+	h->client = c;
+	h->key = *key;
+	h->open_wait_ms = t->open_wait_ms;
+	TAILQ_INIT(&h->transfers);
+	h->kick.fn = on_kick;
+	h->wait.fn = on_peer;
+	memcpy(h->node, token->node, sizeof(h->node));
+	memcpy(h->tag, t->tag, sizeof(h->tag));
+	if (needs_dial(d, token)) {
+		if (quota_take(c, QUOTA_DIALS, 1, e))
+			goto fail;
+		h->dialling = true;
+	}
+	if (h->open_wait_ms) {
+		if (quota_take(c, QUOTA_PARKED, 1, e))
+			goto fail;
+		h->parked = true;
+	}
+	HASH_ADD(hh, d->transfers->holds, key, sizeof(h->key), h);
+	if (!h->hh.tbl) {
+		kvt_fail_nomem(e, "hold");
+		goto fail;
+	}
+	TAILQ_INSERT_TAIL(&d->transfers->all_holds, h, link);
+	return h;
+fail:
+	put_quota(h);
+	hold_free_fn(h);
+	return NULL;
+}
+
+enum kvt_status hold_get(struct transfer *t, const struct kvt_token *token, struct kvt_err *e)
+{
+	struct kvtd *d = t->client->d;
+	struct hold_key key;
+	struct hold *h;
+
+	memset(&key, 0, sizeof(key));
+	key.client = t->client;
+	key.owner = token->client;
+	memcpy(key.secret, token->secret, sizeof(key.secret));
+	memcpy(key.epoch, token->epoch, sizeof(key.epoch));
+	HASH_FIND(hh, d->transfers->holds, &key, sizeof(key), h);
+	if (h) {
+		loop_defer(d, &h->kick);
+	} else {
+		h = make(t, token, &key, e);
+		if (!h)
+			return e->status;
+		peer_want(d, token, &h->wait);
+	}
+	OPENSSL_cleanse(&key, sizeof(key));
+	t->hold = h;
+	TAILQ_INSERT_TAIL(&h->transfers, t, link);
+	return KVT_OK;
+}
+
+/* ---------------------------------------------------------------- ends of transfers */
+
+/* A final must not succeed without what was to come before it. */
+static void stop_later_finals(struct hold *h, const struct transfer *failed,
+			      struct transfer *from)
+{
+	struct transfer *t, *next;
+	struct kvt_err e;
+
+	for (t = from; t; t = next) {
+		next = TAILQ_NEXT(t, link);
+		if (!t->final)
+			continue;
+		kvt_fail(&e, failed->end.status, "a transfer before it failed: %.200s",
+			 failed->end.text);
+		transfer_stop(t, &e);
+	}
+	(void)h;
+}
+
+/* What was queued behind a final that succeeded. */
+static void stop_queued(struct hold *h)
+{
+	struct transfer *t, *next;
+	struct kvt_err e;
+
+	kvt_fail(&e, KVT_NOT_FOUND, "a final before it ended the use of the grant");
+	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
+		next = TAILQ_NEXT(t, link);
+		if (t->state == XFER_QUEUED)
+			transfer_stop(t, &e);
+	}
+}
+
+void hold_transfer_ended(struct hold *h, struct transfer *t)
+{
+	struct transfer *later = TAILQ_NEXT(t, link);
+	bool ok = t->end.status == KVT_OK;
+
+	TAILQ_REMOVE(&h->transfers, t, link);
+	if (ok) {
+		h->committed++;
+		h->claimed |= t->op == KVT__OP__OP_CLAIM;
+	}
+	if (ok && (t->final || t->op == KVT__OP__OP_DECLINE)) {
+		die(h);
+		stop_queued(h);
+	} else if (!ok) {
+		stop_later_finals(h, t, later);
+		if (h->state != HOLD_DEAD && TAILQ_EMPTY(&h->transfers) && !h->claimed) {
+			if (h->peer)
+				send_close(h, KVT__PEER__GRANT_CLOSE__REASON__IDLE, &t->end);
+			die(h);
+		}
+	}
+	if (h->state != HOLD_DEAD)
+		loop_defer(h->d, &h->kick);
+	free_if_done(h);
+}
+
+/* ---------------------------------------------------------------- from outside */
+
+void holds_client_gone(struct client *c)
+{
+	struct kvt_err why;
+	struct hold *h, *next;
+
+	kvt_fail(&why, KVT_CLIENT_DIED, "the process at %s is gone", c->d->node);
+	for (h = TAILQ_FIRST(&c->d->transfers->all_holds); h; h = next) {
+		next = TAILQ_NEXT(h, link);
+		if (h->client != c || h->state == HOLD_DEAD)
+			continue;
+		if (h->peer)
+			send_close(h, KVT__PEER__GRANT_CLOSE__REASON__LOST, &why);
+		kill_all(h, &why);
+	}
+}
+
+void holds_peer_down(struct peer *p, const struct kvt_err *why)
+{
+	struct hold *h, *next;
+
+	HASH_ITER(hh_peer, p->holds, h, next)
+		kill_all(h, why);
+}
+
+bool hold_on_opened(struct peer *p, const Kvt__Peer__GrantOpened *m, struct kvt_err *e)
+{
+	struct kvt_err why;
+	struct hold *h;
+
+	HASH_FIND(hh_peer, p->holds, &m->open, sizeof(m->open), h);
+	if (!h || h->state != HOLD_OPENING)
+		return true;
+	if (m->status != KVT_OK) {
+		kvt_fail(&why, m->status < KVT_STATUS_COUNT ? m->status : KVT_INTERNAL, "%s",
+			 kvt_text_ok(m->text, KVT_ERR_TEXT - 1) ? m->text : "?");
+		kill_with(h, &why, transfer_refused);
+		return true;
+	}
+	if (m->note.len > KVT_NOTE_MAX)
+		return kvt_fail(e, KVT_INVALID, "note of %zu bytes", m->note.len), false;
+	if (h->parked)
+		quota_put(h->client, QUOTA_PARKED, 1);
+	h->parked = false;
+	h->state = HOLD_OPEN;
+	if (m->note.len && (h->note = kvtd_calloc(1, m->note.len))) {
+		memcpy(h->note, m->note.data, m->note.len);
+		h->note_len = m->note.len;
+	}
+	on_kick(&h->kick);
+	return true;
+}
+
+bool hold_on_revoke(struct peer *p, const Kvt__Peer__GrantRevoke *m, struct kvt_err *e)
+{
+	struct kvt_err why;
+	struct hold *h;
+
+	(void)e;
+	HASH_FIND(hh_peer, p->holds, &m->open, sizeof(m->open), h);
+	if (!h || h->freed)
+		return true;
+	h->revoked = true;
+	kvt_fail(&why, m->status && m->status < KVT_STATUS_COUNT ? m->status : KVT_REVOKED, "%s",
+		 kvt_text_ok(m->text, KVT_ERR_TEXT - 1) ? m->text : "?");
+	kill_with(h, &why, transfer_stop);
+	return true;
+}

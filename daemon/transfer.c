@@ -1,0 +1,742 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transfer.c - the transfer's state machine, at the initiator, and its frames
+ */
+#include "transfer_impl.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "path.h"
+
+static const char *const op_names[] = {"claim", "pull", "push", "release", "decline"};
+
+const char *transfer_text(const struct transfer *t)
+{
+	static char text[160];
+
+	snprintf(text, sizeof(text), "transfer %" PRIu64 "%s%s%s", t->obj.id, *t->tag ? " (" : "",
+		 t->tag, *t->tag ? ")" : "");
+	return text;
+}
+
+/* ---------------------------------------------------------------- frames */
+
+static uint64_t *block_sizes(const struct side_part *p, size_t *n, uint64_t *room)
+{
+	const struct cache_plane *planes = p->cache->planes + p->plane_first;
+	bool same = true;
+
+	*n = 0;
+	if (p->slice.len)
+		return NULL;
+	for (uint32_t i = 1; i < p->plane_count; i++)
+		same = same && planes[i].bytes == planes[0].bytes;
+	*n = same ? 1 : p->plane_count;
+	for (size_t i = 0; i < *n; i++)
+		room[i] = planes[i].bytes;
+	return room;
+}
+
+static void fill_part(const struct xfer_part *p, Kvt__Peer__XferPart *m, uint64_t *room)
+{
+	kvt__peer__xfer_part__init(m);
+	m->grant_part = p->grant_part;
+	m->first = p->first;
+	m->step = p->far_step;
+	m->count = p->near.count;
+	m->plane_first = p->far_plane_first;
+	m->plane_count = p->near.plane_count;
+	m->layout = p->near.cache->layout;
+	m->slice_off = p->far_slice.off;
+	m->slice_len = p->far_slice.len;
+	m->slice_stride = p->far_slice.stride;
+	m->slice_count = p->far_slice.count;
+	m->block_bytes = block_sizes(&p->near, &m->n_block_bytes, room);
+}
+
+/* Transfers under the same open that must have committed before a final. */
+static uint64_t before(const struct transfer *t)
+{
+	uint64_t n = t->hold->committed;
+	const struct transfer *o;
+
+	TAILQ_FOREACH(o, &t->hold->transfers, link) {
+		if (o == t)
+			break;
+		n += o->state >= XFER_STARTING && o->state <= XFER_LANDING;
+	}
+	return n;
+}
+
+static uint64_t left_ms(const struct transfer *t)
+{
+	uint64_t now = now_ns();
+
+	if (!t->deadline_ns)
+		return 0;
+	return t->deadline_ns > now ? (t->deadline_ns - now) / 1000000 + 1 : 1;
+}
+
+static void send_start(struct transfer *t)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferStart m = KVT__PEER__XFER_START__INIT;
+	Kvt__Peer__XferPart parts[KVT_PARTS_MAX], *ptrs[KVT_PARTS_MAX];
+	uint64_t planes = 0, *room = NULL;
+
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		planes += t->parts[i].near.plane_count;
+	if (planes && !(room = kvtd_calloc(planes, sizeof(*room)))) {
+		struct kvt_err e;
+
+		kvt_fail_nomem(&e, "message");
+		transfer_stop(t, &e);
+		return;
+	}
+	m.open = t->hold->handle;
+	m.xfer = t->wire;
+	m.op = t->op;
+	m.bytes = t->bytes;
+	m.final = t->final;
+	m.after = before(t);
+	m.deadline_ms = left_ms(t);
+	m.priority = t->priority;
+	m.note.data = t->note;
+	m.note.len = t->note_len;
+	m.tag = t->tag;
+	if (t->net) {
+		m.transport = (char *)t->net->name;
+		m.chunk = t->job.chunk;
+	}
+	planes = 0;
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		fill_part(&t->parts[i], &parts[i], room + planes);
+		planes += t->parts[i].near.plane_count;
+		ptrs[i] = &parts[i];
+	}
+	m.n_parts = t->n_parts;
+	m.parts = ptrs;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_START;
+	f.xfer_start = &m;
+	peer_send(t->hold->peer, &f);
+	free(room);
+}
+
+static void send_abort(struct transfer *t)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferAbort m = KVT__PEER__XFER_ABORT__INIT;
+
+	m.xfer = t->wire;
+	m.status = t->end.status;
+	m.text = t->end.text;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_ABORT;
+	f.xfer_abort = &m;
+	peer_send(t->hold->peer, &f);
+}
+
+/* ---------------------------------------------------------------- guards */
+
+static int no_bytes(void *obj)
+{
+	return ((struct transfer *)obj)->n_parts == 0;
+}
+
+static int submit_first(void *obj)
+{
+	return ((struct transfer *)obj)->plan->opener_first;
+}
+
+static int i_commit(void *obj)
+{
+	return ((struct transfer *)obj)->plan->opener_commits;
+}
+
+static int is_receiver(void *obj)
+{
+	return ((struct transfer *)obj)->plan->opener == NET_RECV;
+}
+
+static int is_sender(void *obj)
+{
+	return ((struct transfer *)obj)->plan->opener == NET_SEND;
+}
+
+/* Its failure may pass: as the tables use it, before `retry` is decided. */
+static int retriable(void *obj)
+{
+	struct transfer *t = obj;
+
+	return t->end.status == KVT_TRANSPORT && t->retries < TRANSFER_RETRIES && t->hold &&
+	       t->hold->state != HOLD_DEAD && !t->hold->peer->down &&
+	       t->client->state == CLIENT_UP;
+}
+
+static int retries(void *obj)
+{
+	return ((struct transfer *)obj)->retry && retriable(obj);
+}
+
+static int gives_up(void *obj)
+{
+	struct transfer *t = obj;
+
+	return t->retry && !retriable(obj);
+}
+
+/* ---------------------------------------------------------------- actions */
+
+/* A handle for this attempt. false: no memory, and the transfer is stopped. */
+static bool wire_add(struct transfer *t)
+{
+	struct peer *p = t->hold->peer;
+	struct kvt_err e;
+
+	t->started_ns = now_ns();
+	t->wire = ++p->last_handle;
+	t->job.xfer = t->wire;
+	HASH_ADD(hh_wire, p->xfers, wire, sizeof(t->wire), t);
+	if (t->hh_wire.tbl)
+		return true;
+	kvt_fail_nomem(&e, "transfer");
+	transfer_stop(t, &e);
+	return false;
+}
+
+static void wire_del(struct transfer *t)
+{
+	if (t->wire && t->hh_wire.tbl)
+		HASH_DELETE(hh_wire, t->hold->peer->xfers, t);
+	memset(&t->hh_wire, 0, sizeof(t->hh_wire));
+	t->wire = 0;
+}
+
+static void start(void *obj)
+{
+	if (wire_add(obj))
+		send_start(obj);
+}
+
+static void submit(void *obj)
+{
+	struct transfer *t = obj;
+
+	t->job_live = true;
+	peer_job_begin(t->hold->peer);
+	t->net->submit(&t->job);
+}
+
+static void submit_start(void *obj)
+{
+	if (!wire_add(obj))
+		return;
+	submit(obj);
+	send_start(obj);
+}
+
+static void commit(void *obj)
+{
+	struct transfer *t = obj;
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferCommit m = KVT__PEER__XFER_COMMIT__INIT;
+
+	m.xfer = t->wire;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_COMMIT;
+	f.xfer_commit = &m;
+	peer_send(t->hold->peer, &f);
+}
+
+static void on_fenced_call(struct loop_call *call)
+{
+	transfer_event(container_of(call, struct transfer, fenced), XFER_EV_FENCED);
+}
+
+static void fence_now(struct transfer *t)
+{
+	if (t->job_live) {
+		t->net->fence(&t->job);
+		return;
+	}
+	t->fenced.fn = on_fenced_call;
+	loop_defer(t->obj.d, &t->fenced);
+}
+
+static void fence(void *obj)
+{
+	struct transfer *t = obj;
+
+	t->retry = retriable(t);
+	fence_now(t);
+}
+
+static void fence_final(void *obj)
+{
+	struct transfer *t = obj;
+
+	t->retry = false;
+	fence_now(t);
+}
+
+/* A push that the owner has committed: whatever ends our half, it succeeded. */
+static void fence_ok(void *obj)
+{
+	struct transfer *t = obj;
+
+	memset(&t->end, 0, sizeof(t->end));
+	fence_final(t);
+}
+
+static void abort_fence(void *obj)
+{
+	struct transfer *t = obj;
+
+	if (t->end.status == KVT_OK)	/* the owner's OK came before our own job was done */
+		kvt_fail(&t->end, KVT_INTERNAL, "%s confirmed what was not moved", t->peer_node);
+	send_abort(t);
+	fence(t);
+}
+
+static void give_up(void *obj)
+{
+	((struct transfer *)obj)->retry = false;
+}
+
+static void drop_map(struct transfer *t)
+{
+	side_map_free(&t->map);
+	t->net = NULL;
+	t->plan = NULL;
+}
+
+static void requeue(void *obj)
+{
+	struct transfer *t = obj;
+
+	log_debug("%s: tried again after: %s", transfer_text(t), t->end.text);
+	wire_del(t);
+	drop_map(t);
+	memset(&t->end, 0, sizeof(t->end));
+	t->retry = false;
+	t->retries++;
+	loop_defer(t->obj.d, &t->hold->kick);
+}
+
+static void end(void *obj);
+
+static void abort_end(void *obj)
+{
+	struct transfer *t = obj;
+
+	if (t->end.status == KVT_OK)
+		kvt_fail(&t->end, KVT_INTERNAL, "%s confirmed what was not moved", t->peer_node);
+	send_abort(t);
+	end(t);
+}
+
+static void end_ok(void *obj)
+{
+	struct transfer *t = obj;
+
+	memset(&t->end, 0, sizeof(t->end));
+	end(t);
+}
+
+static void take_far_note(struct transfer *t)
+{
+	struct hold *h = t->hold;
+
+	if (!h->note_len)
+		return;
+	t->far_note = kvtd_calloc(1, h->note_len);
+	if (!t->far_note)
+		return;
+	memcpy(t->far_note, h->note, h->note_len);
+	t->far_note_len = h->note_len;
+}
+
+static void fill_ended(struct client_event *ce, Kvt__Event *ev, struct kvt_arena *a)
+{
+	struct transfer *t = container_of(ce, struct transfer, ended);
+	Kvt__TransferEnded *m = kvt_arena_alloc(a, sizeof(*m));
+	Kvt__TransferStats *st = kvt_arena_alloc(a, sizeof(*st));
+
+	if (!m || !st)
+		return;
+	kvt__transfer_ended__init(m);
+	kvt__transfer_stats__init(st);
+	m->transfer = t->handle;
+	m->status = t->end.status;
+	m->text = t->end.text;
+	m->stats = st;
+	m->note.data = t->far_note;
+	m->note.len = t->far_note_len;
+	st->path = t->net ? (char *)t->net->name : "";
+	st->bytes = t->bytes;
+	st->pieces = t->pieces;
+	st->pieces_coalesced = t->spans;
+	st->queued_ns = t->queued_ns;
+	st->started_ns = t->started_ns;
+	st->ended_ns = t->ended_ns;
+	st->retries = t->retries;
+	st->request_bytes = t->request_bytes;
+	ev->body_case = KVT__EVENT__BODY_TRANSFER_ENDED;
+	ev->transfer_ended = m;
+}
+
+static void ended_delivered(struct client_event *ce, bool sent)
+{
+	(void)sent;
+	transfer_event(container_of(ce, struct transfer, ended), XFER_EV_DELIVERED);
+}
+
+/* Terminal: nothing near is touched any more. */
+static void end(void *obj)
+{
+	struct transfer *t = obj;
+	struct kvtd *d = t->obj.d;
+
+	t->ended_ns = now_ns();
+	t->spans = t->job.spans;
+	if (t->end.status == KVT_OK) {
+		d->counts.transfers_ok++;
+		d->counts.bytes_moved += t->hold && !t->hold->peer->self ? t->bytes : 0;
+	} else {
+		d->counts.transfers_failed++;
+		log_debug("%s: ended, %s: %s", transfer_text(t), kvt_status_name(t->end.status),
+			  t->end.text);
+	}
+	if (t->timer)
+		evtimer_del(t->timer);
+	if (t->path_timer)
+		evtimer_del(t->path_timer);
+	side_map_free(&t->map);
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		cache_put(t->parts[i].near.cache);
+	t->n_parts = 0;
+	block_lists_free(&t->lists);
+	if (t->hold) {
+		struct hold *h = t->hold;
+
+		take_far_note(t);
+		wire_del(t);
+		t->hold = NULL;
+		hold_transfer_ended(h, t);
+	}
+	region_users_gone(t->client);
+	t->ended.fill = fill_ended;
+	t->ended.delivered = ended_delivered;
+	client_event_post(t->client, &t->ended);
+}
+
+static void forget(void *obj)
+{
+	transfer_free(obj);
+}
+
+#define always sm_always
+#define nothing sm_nothing
+#define ROW(s, e, g, a, n)                                                                         \
+	{.state = XFER_##s, .event = XFER_EV_##e, .next = XFER_##n, .guard = (g), .action = (a)},
+#define IGNORE(s, e) {.state = XFER_##s, .event = XFER_EV_##e, .kind = SM_IGNORE},
+#define NEVER(s, e) {.state = XFER_##s, .event = XFER_EV_##e, .kind = SM_NEVER},
+static const struct sm_row transfer_rows[] = {
+#include "transfer.tbl"
+};
+#undef ROW
+#undef IGNORE
+#undef NEVER
+#undef always
+#undef nothing
+
+static const char *const transfer_states[] = {"QUEUED",	 "STARTING", "MOVING", "COMMITTING",
+					      "LANDING", "FENCING",  "ENDED"};
+static const char *const transfer_events[] = {"READY",	 "GO",	 "MOVED",  "BROKEN",	"CONFIRMED",
+					      "REFUSED", "STOP", "FENCED", "DELIVERED"};
+
+static void transfer_enter(void *obj, uint8_t state)
+{
+	struct transfer *t = obj;
+
+	t->obj.d->counts.fencing += (state == XFER_FENCING) - (t->state == XFER_FENCING);
+	t->state = state;
+}
+
+const struct sm transfer_sm = {
+	.name = "transfer",
+	.rows = transfer_rows,
+	.n_rows = sizeof(transfer_rows) / sizeof(transfer_rows[0]),
+	.states = transfer_states,
+	.events = transfer_events,
+	.n_states = XFER_STATE_COUNT,
+	.n_events = XFER_EV_COUNT,
+	.enter = transfer_enter,
+};
+
+void transfer_event(struct transfer *t, enum transfer_event ev)
+{
+	struct kvtd *d = t->obj.d;
+	enum transfer_state was = t->state;
+
+	if (sm_event(&transfer_sm, t, was, ev) < 0) {
+		log_err("%s: impossible event %s in state %s", transfer_text(t),
+			transfer_events[ev], transfer_states[was]);
+		d->counts.internal++;
+	}
+}
+
+/* ---------------------------------------------------------------- ends from outside */
+
+/* The first cause is the one reported; but a failure that would be tried again gives way. */
+static void set_end(struct transfer *t, const struct kvt_err *why)
+{
+	if (t->state == XFER_ENDED || (t->state == XFER_FENCING && !t->retry))
+		return;
+	t->end = *why;
+}
+
+void transfer_stop(struct transfer *t, const struct kvt_err *why)
+{
+	set_end(t, why);
+	transfer_event(t, XFER_EV_STOP);
+}
+
+void transfer_refused(struct transfer *t, const struct kvt_err *why)
+{
+	set_end(t, why);
+	transfer_event(t, XFER_EV_REFUSED);
+}
+
+/* ---------------------------------------------------------------- the job */
+
+static void on_done(struct net_job *job, enum kvt_status status, const char *text)
+{
+	struct transfer *t = container_of(job, struct transfer, job);
+	struct kvt_err e;
+
+	if (job->bad_region >= 0 && (uint32_t)job->bad_region < t->map.n_regions)
+		region_poison(t->map.regions[job->bad_region]);
+	if (status == KVT_OK) {
+		t->job_live = false;
+		peer_job_end(t->hold->peer);
+		transfer_event(t, XFER_EV_MOVED);
+		return;
+	}
+	kvt_fail(&e, status, "%s", text);
+	set_end(t, &e);
+	transfer_event(t, XFER_EV_BROKEN);
+}
+
+static void on_fenced(struct net_job *job)
+{
+	struct transfer *t = container_of(job, struct transfer, job);
+
+	t->job_live = false;
+	peer_job_end(t->hold->peer);
+	transfer_event(t, XFER_EV_FENCED);
+}
+
+static enum kvt_status make_job(struct transfer *t, struct kvt_err *e)
+{
+	struct side_part near[KVT_PARTS_MAX];
+	struct conf *conf = t->obj.d->conf;
+
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		near[i] = t->parts[i].near;
+	if (side_map_make(near, t->n_parts, t->net, &t->map, e))
+		return e->status;
+	t->plan = &t->net->plan[t->op == KVT__OP__OP_PUSH];
+	t->job = (struct net_job){
+		.d = t->obj.d,
+		.ops = t->net,
+		.role = t->plan->opener,
+		.peer = t->hold->peer,
+		.is_opener = true,
+		.map = t->map.map,
+		.regions = t->map.regions,
+		.n_regions = t->map.n_regions,
+		.priority = t->priority,
+		.chunk = t->net->id == NET_LOCAL ? conf->local_chunk : conf->tcp_chunk,
+		.tag = t->tag,
+		.done = on_done,
+		.fenced = on_fenced,
+		.bad_region = -1,
+	};
+	return KVT_OK;
+}
+
+/* ---------------------------------------------------------------- starting */
+
+static void on_path_timer(evutil_socket_t fd, short what, void *arg)
+{
+	struct transfer *t = arg;
+	const struct net_ops *net;
+	struct kvt_err e = {.status = KVT_TRANSPORT};
+
+	(void)fd;
+	(void)what;
+	if (t->state != XFER_QUEUED || !t->hold || !t->hold->peer)
+		return;
+	if (path_choose(t->hold->peer, &net, &e) == KVT_PENDING) {
+		e.status = KVT_TRANSPORT;
+		transfer_stop(t, &e);
+	}
+}
+
+static void wait_for_path(struct transfer *t)
+{
+	uint64_t ms = t->obj.d->conf->connect_timeout;
+	struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
+			     .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+
+	if (!t->path_timer)
+		t->path_timer = evtimer_new(t->obj.d->base, on_path_timer, t);
+	if (t->path_timer && !evtimer_pending(t->path_timer, NULL))
+		evtimer_add(t->path_timer, &tv);
+}
+
+/* A final waits while one before it is not on its way. */
+static bool in_turn(const struct transfer *t)
+{
+	const struct transfer *o;
+
+	if (!t->final && t->op != KVT__OP__OP_DECLINE)
+		return true;
+	TAILQ_FOREACH(o, &t->hold->transfers, link) {
+		if (o == t)
+			return true;
+		if (o->state == XFER_QUEUED || (o->state == XFER_FENCING && o->retry))
+			return false;
+	}
+	return true;
+}
+
+void transfer_try(struct transfer *t)
+{
+	struct hold *h = t->hold;
+	struct kvt_err e;
+	int st;
+
+	if (t->state != XFER_QUEUED || h->state == HOLD_CONNECTING || h->state == HOLD_DEAD)
+		return;
+	/* One that may wait long for its grant does not take a place among the movers meanwhile. */
+	if (h->state == HOLD_OPENING && h->open_wait_ms && t->n_parts)
+		return;
+	if (!in_turn(t))
+		return;
+	if (t->n_parts) {
+		st = path_choose(h->peer, &t->net, &e);
+		if (st == KVT_PENDING) {
+			wait_for_path(t);
+			return;
+		}
+		if (st != KVT_OK || make_job(t, &e)) {
+			transfer_stop(t, &e);
+			return;
+		}
+	}
+	if (t->path_timer)
+		evtimer_del(t->path_timer);
+	transfer_event(t, XFER_EV_READY);
+}
+
+bool transfer_on_go(struct peer *p, const Kvt__Peer__XferGo *m, struct kvt_err *e)
+{
+	struct transfer *t;
+
+	(void)e;
+	HASH_FIND(hh_wire, p->xfers, &m->xfer, sizeof(m->xfer), t);
+	if (!t)
+		return true;
+	if (!t->n_parts)
+		return kvt_fail(e, KVT_INVALID, "XferGo for a transfer without bytes"), false;
+	t->job.far_key = m->key;
+	transfer_event(t, XFER_EV_GO);
+	return true;
+}
+
+bool transfer_on_end(struct peer *p, const Kvt__Peer__XferEnd *m, struct kvt_err *e)
+{
+	struct transfer *t;
+	struct kvt_err why;
+
+	(void)e;
+	HASH_FIND(hh_wire, p->xfers, &m->xfer, sizeof(m->xfer), t);
+	if (!t)
+		return true;
+	if (m->status == KVT_OK) {
+		transfer_event(t, XFER_EV_CONFIRMED);
+		return true;
+	}
+	kvt_fail(&why, m->status < KVT_STATUS_COUNT ? m->status : KVT_INTERNAL, "%s",
+		 kvt_text_ok(m->text, KVT_ERR_TEXT - 1) ? m->text : "?");
+	transfer_refused(t, &why);
+	return true;
+}
+
+/* ---------------------------------------------------------------- the row */
+
+static struct client *transfer_client(struct obj *o)
+{
+	return container_of(o, struct transfer, obj)->client;
+}
+
+static ProtobufCMessage *transfer_row(struct obj *o, struct kvt_arena *a)
+{
+	struct transfer *t = container_of(o, struct transfer, obj);
+	Kvt__TransferRow *r = kvt_arena_alloc(a, sizeof(*r));
+	uint64_t now = now_ns();
+
+	if (!r)
+		return NULL;
+	kvt__transfer_row__init(r);
+	r->id = o->id;
+	r->client = t->client->obj.id;
+	r->handle = t->handle;
+	r->op = (char *)op_names[t->op];
+	r->state = (char *)transfer_states[t->state];
+	r->role = "initiator";
+	r->peer = t->peer_node;
+	r->path = t->net ? (char *)t->net->name : "";
+	r->bytes = t->bytes;
+	r->moved_bytes = atomic_load(&t->job.moved);
+	r->pieces = t->pieces;
+	r->age_ms = (now - t->queued_ns) / 1000000;
+	r->left_ms = t->deadline_ns > now ? (t->deadline_ns - now) / 1000000 : 0;
+	if (t->state >= XFER_FENCING)
+		r->status = (char *)kvt_status_name(t->end.status);
+	r->text = t->end.text;
+	r->tag = t->tag;
+	r->retries = t->retries;
+	r->priority = t->priority;
+	return &r->base;
+}
+
+const struct obj_ops transfer_ops = {
+	.kind = KVT__OBJECT__OBJECT_TRANSFER,
+	.name = "transfer",
+	.client = transfer_client,
+	.row = transfer_row,
+};
+
+void transfer_free(struct transfer *t)
+{
+	struct client *c = t->client;
+	struct kvtd *d = c->d;
+
+	HASH_DEL(c->transfers, t);
+	obj_del(&t->obj);
+	loop_undefer(d, &t->fenced);
+	quota_put(c, QUOTA_TRANSFERS, 1);
+	if (t->note_len)
+		quota_put(c, QUOTA_LIST_BYTES, t->note_len);
+	if (t->timer)
+		event_free(t->timer);
+	if (t->path_timer)
+		event_free(t->path_timer);
+	free(t->note);
+	free(t->far_note);
+	loop_bury(d, t, free);
+	client_object_gone(c);
+	kvtd_object_gone(d);
+}

@@ -11,8 +11,9 @@
 
 #include "alloc.h"
 
-enum kvt_status block_lists_read(struct block_lists *l, struct client *c, const struct list_ref *refs,
-				 size_t n, struct kvt_fds *fds, struct kvt_err *e)
+enum kvt_status block_lists_read(struct block_lists *l, struct client *c,
+				 const struct list_ref *refs, size_t n, struct kvt_fds *fds,
+				 struct kvt_err *e)
 {
 	uint64_t listed = 0, total = 0;
 
@@ -50,7 +51,7 @@ enum kvt_status block_lists_read(struct block_lists *l, struct client *c, const 
 		int fd = kvt_fds_take(fds, 0);
 		int err = kvt_list_read(fd, l->words + (total - listed), listed);
 
-		fds->fd[0] = fd;	/* still the caller's to close */
+		fds->fd[0] = fd; /* still the caller's to close */
 		if (err) {
 			block_lists_free(l);
 			return kvt_fail(e, KVT_INVALID,
@@ -139,9 +140,9 @@ enum kvt_status blocks_check(const struct cache *k, const uint32_t *blocks, uint
 {
 	for (uint64_t i = 0; i < n; i++)
 		if (blocks[i] >= k->n_blocks)
-			return kvt_fail(e, KVT_INVALID, "%s: block %u of cache %" PRIu64
-					": only %u blocks",
-					what, blocks[i], k->handle, k->n_blocks);
+			return kvt_fail(e, KVT_INVALID,
+					"%s: block %u of cache %" PRIu64 ": only %u blocks", what,
+					blocks[i], k->handle, k->n_blocks);
 	return unique ? check_unique(k, blocks, n, what, e) : KVT_OK;
 }
 
@@ -160,7 +161,8 @@ static enum kvt_status check_slice(const struct side_part *p, bool written, cons
 		return kvt_fail(e, KVT_INVALID, "%s: a slice of 0 runs", what);
 	if (written && s->count > 1 && s->stride < s->len)
 		return kvt_fail(e, KVT_INVALID,
-				"%s: slice runs of %" PRIu64 " bytes overlap at a stride of %" PRIu64,
+				"%s: slice runs of %" PRIu64
+				" bytes overlap at a stride of %" PRIu64,
 				what, s->len, s->stride);
 	if (__builtin_mul_overflow((uint64_t)s->count - 1, s->stride, &end) ||
 	    __builtin_add_overflow(end, s->off, &end) || __builtin_add_overflow(end, s->len, &end))
@@ -292,7 +294,7 @@ static enum kvt_status fill_lists(const struct side_part *parts, uint32_t n, str
 enum kvt_status side_map_make(const struct side_part *parts, uint32_t n, const struct net_ops *net,
 			      struct side_map *out, struct kvt_err *e)
 {
-	struct side_map m = {.map = ext_map_new(n)};
+	struct side_map m = { .map = ext_map_new(n) };
 	uint64_t planes = 0;
 	int err;
 

@@ -13,9 +13,9 @@
 
 struct block_lists {
 	struct client *client;
-	uint32_t *words;	/* all lists of the message, one after the other */
+	uint32_t *words; /* all lists of the message, one after the other */
 	uint64_t n, next;
-	uint64_t charged;	/* bytes */
+	uint64_t charged; /* bytes */
 };
 
 /* What a part of a message says about its list: inline words, or a count in the memfd. */
@@ -27,8 +27,9 @@ struct list_ref {
 
 /* Reads the lists of n parts, charges c. INVALID: both forms in a part, no memfd or a surplus one,
  * a memfd of another size than the counts say. */
-enum kvt_status block_lists_read(struct block_lists *l, struct client *c, const struct list_ref *refs,
-				 size_t n, struct kvt_fds *fds, struct kvt_err *e);
+enum kvt_status block_lists_read(struct block_lists *l, struct client *c,
+				 const struct list_ref *refs, size_t n, struct kvt_fds *fds,
+				 struct kvt_err *e);
 /* The next part's list (of the length that its ref gave). */
 uint32_t *block_lists_next(struct block_lists *l, uint64_t n);
 void block_lists_free(struct block_lists *l);
@@ -40,7 +41,7 @@ enum kvt_status blocks_check(const struct cache *k, const uint32_t *blocks, uint
 /* One part of one side of a transfer. */
 struct side_part {
 	struct cache *cache;
-	const uint32_t *blocks;	/* the whole list; borrowed until the map is freed */
+	const uint32_t *blocks; /* the whole list; borrowed until the map is freed */
 	uint64_t first, step;	/* which of it: first, first + step, ...; step at least 1 */
 	uint64_t count;
 	uint32_t plane_first, plane_count;

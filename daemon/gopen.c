@@ -48,6 +48,7 @@ void gopen_free(struct gopen *o)
 	struct kvtd *d = o->d;
 
 	HASH_DEL(o->peer->opens, o);
+	o->peer->n_opens--;
 	if (o->grant) {
 		TAILQ_REMOVE(&o->grant->opens, o, link);
 		o->grant->n_opens--;
@@ -79,9 +80,9 @@ static void finish(struct gopen *o)
 		g->finals++;
 	else if (how == OPEN_LOST && !g->keep && g->readers > 1)
 		g->failed++;
-	grant_event(g, how == OPEN_FINAL ? GRANT_EV_FINAL :
-		       how == OPEN_LOST	 ? GRANT_EV_LOST :
-					   GRANT_EV_IDLE);
+	grant_event(g, how == OPEN_FINAL  ? GRANT_EV_FINAL
+		       : how == OPEN_LOST ? GRANT_EV_LOST
+					  : GRANT_EV_IDLE);
 }
 
 static void stop_services(struct gopen *o, const struct kvt_err *why, bool silent)
@@ -174,8 +175,8 @@ static void on_park_timer(evutil_socket_t fd, short what, void *arg)
 static bool park(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 {
 	struct grants *gs = o->d->grants;
-	struct timeval tv = {.tv_sec = (time_t)(wait_ms / 1000),
-			     .tv_usec = (suseconds_t)(wait_ms % 1000) * 1000};
+	struct timeval tv = { .tv_sec = (time_t)(wait_ms / 1000),
+			      .tv_usec = (suseconds_t)(wait_ms % 1000) * 1000 };
 
 	if (gs->n_parked >= PARKED_MAX) {
 		kvt_fail(e, KVT_BUSY, "%u opens wait for their grants, at most %u", gs->n_parked,
@@ -293,6 +294,7 @@ static struct gopen *make(struct peer *p, const Kvt__Peer__GrantOpen *m, struct 
 		kvt_fail_nomem(e, "open");
 		return NULL;
 	}
+	p->n_opens++;
 	return o;
 }
 
@@ -334,8 +336,8 @@ bool grant_on_open(struct peer *p, const Kvt__Peer__GrantOpen *m, struct kvt_err
 		return kvt_fail(e, KVT_INVALID, "open handle %" PRIu64 " used twice", m->open),
 		       false;
 	if (memcmp(m->epoch.data, d->epoch, sizeof(d->epoch))) {
-		kvt_fail(&why, KVT_PEER_RESTARTED, "%s was restarted: the token is of an earlier life",
-			 d->node);
+		kvt_fail(&why, KVT_PEER_RESTARTED,
+			 "%s was restarted: the token is of an earlier life", d->node);
 		send_opened(p, m->open, NULL, &why);
 		return true;
 	}
@@ -347,6 +349,7 @@ bool grant_on_open(struct peer *p, const Kvt__Peer__GrantOpen *m, struct kvt_err
 	if (!place(o, m->open_wait_ms, &why)) {
 		send_opened(p, m->open, NULL, &why);
 		HASH_DEL(p->opens, o);
+		p->n_opens--;
 		OPENSSL_cleanse(o->secret, sizeof(o->secret));
 		if (o->timer)
 			event_free(o->timer);

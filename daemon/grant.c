@@ -79,7 +79,7 @@ static void ended_remember(struct grant *g)
 		ended_drop(gs, n);
 	n = kvtd_calloc(1, sizeof(*n));
 	if (!n)
-		return;	/* a later question gets "unknown" */
+		return; /* a later question gets "unknown" */
 	n->key = g->key;
 	n->status = g->end.status;
 	n->at_ms = now_ms();
@@ -125,7 +125,8 @@ static int is_single(void *obj)
 
 void grant_set_timer(struct grant *g, uint64_t ms)
 {
-	struct timeval tv = {.tv_sec = (time_t)(ms / 1000), .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
+			      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
 
 	g->timer_ns = now_ns() + ms * 1000000;
 	evtimer_add(g->timer, &tv);
@@ -252,12 +253,16 @@ static void forget(void *obj)
 	grant_free(obj);
 }
 
-#define always sm_always
+#define always	sm_always
 #define nothing sm_nothing
-#define ROW(s, e, g, a, n)                                                                         \
-	{.state = GRANT_##s, .event = GRANT_EV_##e, .next = GRANT_##n, .guard = (g), .action = (a)},
-#define IGNORE(s, e) {.state = GRANT_##s, .event = GRANT_EV_##e, .kind = SM_IGNORE},
-#define NEVER(s, e) {.state = GRANT_##s, .event = GRANT_EV_##e, .kind = SM_NEVER},
+#define ROW(s, e, g, a, n)       \
+	{ .state = GRANT_##s,    \
+	  .event = GRANT_EV_##e, \
+	  .next = GRANT_##n,     \
+	  .guard = (g),          \
+	  .action = (a) },
+#define IGNORE(s, e) { .state = GRANT_##s, .event = GRANT_EV_##e, .kind = SM_IGNORE },
+#define NEVER(s, e)  { .state = GRANT_##s, .event = GRANT_EV_##e, .kind = SM_NEVER },
 static const struct sm_row grant_rows[] = {
 #include "grant.tbl"
 };
@@ -267,10 +272,9 @@ static const struct sm_row grant_rows[] = {
 #undef always
 #undef nothing
 
-static const char *const grant_states[] = {"LIVE", "HELD", "REVOKING", "ENDED"};
-static const char *const grant_events[] = {"OPEN",   "FINAL", "LOST",	"IDLE",
-					   "TTL",    "MAX_HOLD", "REVOKE", "OWNER",
-					   "FENCED", "DELIVERED"};
+static const char *const grant_states[] = { "LIVE", "HELD", "REVOKING", "ENDED" };
+static const char *const grant_events[] = { "OPEN",	"FINAL",  "LOST",  "IDLE",   "TTL",
+					    "MAX_HOLD", "REVOKE", "OWNER", "FENCED", "DELIVERED" };
 
 static void grant_enter(void *obj, uint8_t state)
 {

@@ -10,7 +10,7 @@
 struct grant_news {
 	struct client_event event;
 	struct grant *grant;
-	struct kvt_err err;	/* attempt */
+	struct kvt_err err; /* attempt */
 	uint64_t missed;
 	bool is_note, final;
 	uint8_t *note;

@@ -13,39 +13,39 @@
 
 struct grant_news;
 
-#define GRANT_NOTES_MAX 64	/* that the owner has not taken yet */
+#define GRANT_NOTES_MAX	   64 /* that the owner has not taken yet */
 #define GRANT_ATTEMPTS_MAX 16
-#define PARKED_MAX 65536	/* opens of all peers that wait for their grant */
-#define ENDED_MAX 65536		/* ended grants that are remembered */
+#define PARKED_MAX	   65536 /* opens of all peers that wait for their grant */
+#define ENDED_MAX	   65536 /* ended grants that are remembered */
 
 struct grant {
 	struct obj obj;
-	UT_hash_handle hh;	/* in client->grants, by handle */
-	UT_hash_handle hh_key;	/* in grants->by_key, until ENDED */
+	UT_hash_handle hh;     /* in client->grants, by handle */
+	UT_hash_handle hh_key; /* in grants->by_key, until ENDED */
 	uint64_t handle;
 	struct client *client;
 	struct grant_key key;
 	uint8_t secret[KVT_SECRET_BYTES];
 	enum grant_state state;
-	bool writes;		/* a write grant */
+	bool writes; /* a write grant */
 	bool keep;
 	struct grant_part *parts;
 	uint32_t n_parts;
 	struct block_lists lists;
-	uint64_t blocks, bytes;	/* that it covers */
+	uint64_t blocks, bytes; /* that it covers */
 	uint32_t readers, finals, failed, n_opens, n_notes, n_attempts;
 	uint64_t attempts, missed;
-	uint64_t moved;		/* bytes of committed transfers */
+	uint64_t moved; /* bytes of committed transfers */
 	uint64_t ttl_ms, max_hold_ms;
 	uint64_t made_ns, timer_ns;
-	struct event *timer;	/* ttl in LIVE, max_hold in HELD */
+	struct event *timer; /* ttl in LIVE, max_hold in HELD */
 	struct gopen_list opens;
-	struct kvt_err end;	/* how it ends, or ended */
-	struct kvt_err lost;	/* of the open that is just ending, for the actions */
+	struct kvt_err end;  /* how it ends, or ended */
+	struct kvt_err lost; /* of the open that is just ending, for the actions */
 	char lost_tag[KVT_TAG_MAX + 1];
 	struct loop_call fenced;
 	struct client_event ended_event;
-	uint8_t *note;		/* for openers */
+	uint8_t *note; /* for openers */
 	size_t note_len;
 	char tag[KVT_TAG_MAX + 1];
 };
@@ -53,21 +53,21 @@ struct grant {
 enum gopen_end { OPEN_STAYS, OPEN_FINAL, OPEN_LOST, OPEN_IDLE };
 
 struct gopen {
-	UT_hash_handle hh;	/* in peer->opens, by handle */
+	UT_hash_handle hh;	 /* in peer->opens, by handle */
 	TAILQ_ENTRY(gopen) link; /* in grant->opens, or parked */
 	struct kvtd *d;
 	struct peer *peer;
 	uint64_t handle;
-	struct grant *grant;	/* NULL: parked */
+	struct grant *grant; /* NULL: parked */
 	struct grant_key key;
 	uint8_t secret[KVT_SECRET_BYTES];
-	struct event *timer;	/* of parking */
+	struct event *timer; /* of parking */
 	bool claimed;
 	uint64_t commits;
-	enum gopen_end ending;	/* decided; waits for its services' fences */
+	enum gopen_end ending; /* decided; waits for its services' fences */
 	struct kvt_err why;
 	struct service_list services;
-	struct loop_call kick;	/* a service ended: others may go on */
+	struct loop_call kick; /* a service ended: others may go on */
 	uint64_t opener;
 	char tag[KVT_TAG_MAX + 1];
 };
@@ -94,16 +94,16 @@ enum service_event {
 };
 
 struct service {
-	struct obj obj;		/* listed among the transfers */
-	UT_hash_handle hh;	/* in peer->services, by xfer */
+	struct obj obj;	   /* listed among the transfers */
+	UT_hash_handle hh; /* in peer->services, by xfer */
 	TAILQ_ENTRY(service) link;
 	struct kvtd *d;
 	struct gopen *open;
-	struct peer *peer;	/* a reference */
+	struct peer *peer; /* a reference */
 	uint64_t xfer;
 	enum service_state state;
 	Kvt__Op op;
-	bool final, silent;	/* silent: the opener does not want to hear of it */
+	bool final, silent; /* silent: the opener does not want to hear of it */
 	uint64_t after, bytes, pieces;
 	struct side_part parts[KVT_PARTS_MAX];
 	uint32_t n_parts;
@@ -112,16 +112,16 @@ struct service {
 	struct side_map map;
 	struct net_job job;
 	bool job_live;
-	uint64_t key;		/* of the offer */
+	uint64_t key; /* of the offer */
 	struct kvt_err end;
-	Kvt__Peer__XferStart *start;	/* own copy, while WAITING */
-	struct loop_call fenced;	/* FENCING without a job */
-	struct event *deadline;		/* or NULL */
-	struct event *delay;		/* of fault DELAY_COMMIT */
+	Kvt__Peer__XferStart *start; /* own copy, while WAITING */
+	struct loop_call fenced;     /* FENCING without a job */
+	struct event *deadline;	     /* or NULL */
+	struct event *delay;	     /* of fault DELAY_COMMIT */
 	uint64_t made_ns;
 	uint8_t *note;
 	size_t note_len;
-	struct grant_news *news;	/* room for the note with the owner */
+	struct grant_news *news; /* room for the note with the owner */
 	char tag[KVT_TAG_MAX + 1];
 };
 
@@ -149,7 +149,7 @@ extern const struct sm grant_sm;
 void grant_event(struct grant *g, enum grant_event ev);
 struct grant *grant_by_key(struct kvtd *d, const struct grant_key *key);
 void grant_key_make(uint64_t client_id, const uint8_t *secret, struct grant_key *key);
-const struct ended *grant_ended(struct kvtd *d, const struct grant_key *key);	/* or NULL */
+const struct ended *grant_ended(struct kvtd *d, const struct grant_key *key); /* or NULL */
 void grant_free(struct grant *g);
 void grant_set_timer(struct grant *g, uint64_t ms);
 /* Opens of a revoked grant: if none has a service left, FENCED is raised (deferred). */
@@ -169,9 +169,10 @@ void grant_note_unreserve(struct grant *g, struct service *s);
 void gopen_admit_parked(struct grant *g);
 /* The open ends like that, as soon as its services have; they are stopped with `why`. */
 void gopen_end(struct gopen *o, enum gopen_end how, const struct kvt_err *why);
-void gopen_service_gone(struct gopen *o);	/* one was freed: turns, ends */
+void gopen_service_gone(struct gopen *o); /* one was freed: turns, ends */
 void gopen_free(struct gopen *o);
-void gopen_revoke(struct gopen *o, const struct kvt_err *why);	/* tells the opener, stops services */
+void gopen_revoke(struct gopen *o,
+		  const struct kvt_err *why); /* tells the opener, stops services */
 
 /* service.c */
 extern const struct sm service_sm;
@@ -179,6 +180,6 @@ void service_event(struct service *s, enum service_event ev);
 /* WAITING: admits it if all is there. m is its start, or NULL for its own copy. */
 void service_try(struct service *s, const Kvt__Peer__XferStart *m);
 void service_stop(struct service *s, const struct kvt_err *why, bool silent);
-void service_turn(struct service *s);	/* MOVED: commit it if it is its turn */
+void service_turn(struct service *s); /* MOVED: commit it if it is its turn */
 
 #endif

@@ -82,8 +82,8 @@ static enum kvt_status check_request(struct client *c, const Kvt__GrantCreate *m
 		return kvt_fail(e, KVT_INVALID, "max_hold of %" PRIu64 " ms: at most %" PRIu64,
 				m->max_hold_ms, c->d->conf->max_hold_max);
 	if (m->ttl_ms > c->d->conf->max_hold_max)
-		return kvt_fail(e, KVT_INVALID, "ttl of %" PRIu64 " ms: at most %" PRIu64, m->ttl_ms,
-				c->d->conf->max_hold_max);
+		return kvt_fail(e, KVT_INVALID, "ttl of %" PRIu64 " ms: at most %" PRIu64,
+				m->ttl_ms, c->d->conf->max_hold_max);
 	if (m->progress)
 		return kvt_fail(e, KVT_UNSUPPORTED, "progress events are not built yet");
 	if (!kvt_text_ok(m->tag, KVT_TAG_MAX))
@@ -114,8 +114,8 @@ static enum kvt_status take_parts(struct grant *g, const Kvt__GrantCreate *m, st
 	char what[32];
 
 	for (size_t i = 0; i < m->n_parts; i++)
-		refs[i] = (struct list_ref){m->parts[i]->blocks, m->parts[i]->n_blocks,
-					    m->parts[i]->list_blocks};
+		refs[i] = (struct list_ref){ m->parts[i]->blocks, m->parts[i]->n_blocks,
+					     m->parts[i]->list_blocks };
 	if (block_lists_read(&g->lists, g->client, refs, m->n_parts, fds, e))
 		return e->status;
 	g->parts = kvtd_calloc(m->n_parts, sizeof(*g->parts));
@@ -133,10 +133,9 @@ static enum kvt_status take_parts(struct grant *g, const Kvt__GrantCreate *m, st
 					m->parts[i]->cache);
 		p->n_blocks = refs[i].n_inline + refs[i].n_listed;
 		p->blocks = block_lists_next(&g->lists, p->n_blocks);
-		all = (struct side_part){.cache = k,
-					 .step = 1,
-					 .count = p->n_blocks,
-					 .plane_count = k->n_planes};
+		all = (struct side_part){
+			.cache = k, .step = 1, .count = p->n_blocks, .plane_count = k->n_planes
+		};
 		if (side_check(&all, p->n_blocks, g->writes, what, e) ||
 		    blocks_check(k, p->blocks, p->n_blocks, g->writes, what, e) ||
 		    side_count(&all, what, &g->bytes, &pieces, e) ||
@@ -309,11 +308,11 @@ int req_grant_extend(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 	if (!g)
 		return e->status;
 	if (g->state >= GRANT_REVOKING)
-		return kvt_fail(e, g->end.status ? g->end.status : KVT_NOT_FOUND,
-				"%s has ended", grant_text(g));
+		return kvt_fail(e, g->end.status ? g->end.status : KVT_NOT_FOUND, "%s has ended",
+				grant_text(g));
 	if (m->ttl_ms > c->d->conf->max_hold_max)
-		return kvt_fail(e, KVT_INVALID, "ttl of %" PRIu64 " ms: at most %" PRIu64, m->ttl_ms,
-				c->d->conf->max_hold_max);
+		return kvt_fail(e, KVT_INVALID, "ttl of %" PRIu64 " ms: at most %" PRIu64,
+				m->ttl_ms, c->d->conf->max_hold_max);
 	if (m->ttl_ms)
 		g->ttl_ms = m->ttl_ms;
 	if (g->state == GRANT_LIVE)
@@ -347,6 +346,7 @@ int req_admin_revoke(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 		return kvt_fail(e, KVT_NOT_FOUND, "no grant %" PRIu64, q->admin_revoke->id);
 	log_info("%s: revoked by an administrator (uid %u)",
 		 grant_text(container_of(o, struct grant, obj)), (unsigned)c->uid);
-	grant_revoke(container_of(o, struct grant, obj), KVT_REVOKED, "revoked by an administrator");
+	grant_revoke(container_of(o, struct grant, obj), KVT_REVOKED,
+		     "revoked by an administrator");
 	return KVT_OK;
 }

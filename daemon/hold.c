@@ -77,6 +77,7 @@ static void free_if_done(struct hold *h)
 	loop_undefer(h->d, &h->kick);
 	if (h->peer) {
 		HASH_DELETE(hh_peer, h->peer->holds, h);
+		h->peer->n_opens--;
 		peer_put(h->peer);
 	}
 	loop_bury(h->d, h, hold_free_fn);
@@ -169,6 +170,7 @@ static void on_peer(struct peer_wait *w, struct peer *p, const struct kvt_err *e
 		kill_all(h, &nomem);
 		return;
 	}
+	p->n_opens++;
 	h->state = HOLD_OPENING;
 	send_open(h);
 	on_kick(&h->kick);
@@ -259,8 +261,7 @@ enum kvt_status hold_get(struct transfer *t, const struct kvt_token *token, stru
 /* ---------------------------------------------------------------- ends of transfers */
 
 /* A final must not succeed without what was to come before it. */
-static void stop_later_finals(struct hold *h, const struct transfer *failed,
-			      struct transfer *from)
+static void stop_later_finals(struct hold *h, const struct transfer *failed, struct transfer *from)
 {
 	struct transfer *t, *next;
 	struct kvt_err e;

@@ -2,6 +2,13 @@
 
 kvtd_files =
 kvtd_files += daemon/addr.c daemon/addr.h
+kvtd_files += daemon/alloc.h daemon/sm.c daemon/sm.h daemon/blocks.c daemon/blocks.h
+kvtd_files += daemon/grant.c daemon/grant.h daemon/grant.tbl daemon/grant_impl.h
+kvtd_files += daemon/grant_event.c daemon/grant_req.c daemon/gopen.c
+kvtd_files += daemon/service.c daemon/service.tbl
+kvtd_files += daemon/transfer.c daemon/transfer.h daemon/transfer.tbl daemon/transfer_impl.h
+kvtd_files += daemon/transfer_req.c daemon/hold.c daemon/token_status.c
+kvtd_files += daemon/path.c daemon/path.h daemon/peer_msg.c
 kvtd_files += daemon/conf.c daemon/conf.h daemon/conf.tbl
 kvtd_files += daemon/conf_scan.c daemon/conf_scan.h
 kvtd_files += daemon/fault.c daemon/fault.h

@@ -54,7 +54,7 @@ struct peer {
 	uint64_t last_handle;	  /* for opens, transfers and queries of ours */
 	uint64_t n_services;
 	uint64_t n_opens, n_xfers; /* in both directions of opens; for the list of peers */
-	uint32_t jobs; /* live on it, of both: transports keep the peer until 0 */
+	uint32_t jobs;		   /* live on it, of both: transports keep the peer until 0 */
 
 	int refs;
 	struct peer_conn *conn; /* private to peer.c */

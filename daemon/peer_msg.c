@@ -17,25 +17,25 @@ static bool on_draining(struct peer *p, const Kvt__Peer__Draining *m, struct kvt
 }
 
 /* Body, handler. The body's pointer is the same member of the union for all of them. */
-#define FRAMES(X)                                                                                  \
-	X(DRAINING, on_draining, Kvt__Peer__Draining)                                              \
-	X(GRANT_OPEN, grant_on_open, Kvt__Peer__GrantOpen)                                         \
-	X(GRANT_OPENED, hold_on_opened, Kvt__Peer__GrantOpened)                                    \
-	X(GRANT_CLOSE, grant_on_close, Kvt__Peer__GrantClose)                                      \
-	X(GRANT_REVOKE, hold_on_revoke, Kvt__Peer__GrantRevoke)                                    \
-	X(REVOKE_ACK, grant_on_revoke_ack, Kvt__Peer__RevokeAck)                                   \
-	X(TOKEN_QUERY, grant_on_token_query, Kvt__Peer__TokenQuery)                                \
-	X(TOKEN_ANSWER, token_on_answer, Kvt__Peer__TokenAnswer)                                   \
-	X(XFER_START, service_on_start, Kvt__Peer__XferStart)                                      \
-	X(XFER_GO, transfer_on_go, Kvt__Peer__XferGo)                                              \
-	X(XFER_COMMIT, service_on_commit, Kvt__Peer__XferCommit)                                   \
-	X(XFER_END, transfer_on_end, Kvt__Peer__XferEnd)                                           \
+#define FRAMES(X)                                                   \
+	X(DRAINING, on_draining, Kvt__Peer__Draining)               \
+	X(GRANT_OPEN, grant_on_open, Kvt__Peer__GrantOpen)          \
+	X(GRANT_OPENED, hold_on_opened, Kvt__Peer__GrantOpened)     \
+	X(GRANT_CLOSE, grant_on_close, Kvt__Peer__GrantClose)       \
+	X(GRANT_REVOKE, hold_on_revoke, Kvt__Peer__GrantRevoke)     \
+	X(REVOKE_ACK, grant_on_revoke_ack, Kvt__Peer__RevokeAck)    \
+	X(TOKEN_QUERY, grant_on_token_query, Kvt__Peer__TokenQuery) \
+	X(TOKEN_ANSWER, token_on_answer, Kvt__Peer__TokenAnswer)    \
+	X(XFER_START, service_on_start, Kvt__Peer__XferStart)       \
+	X(XFER_GO, transfer_on_go, Kvt__Peer__XferGo)               \
+	X(XFER_COMMIT, service_on_commit, Kvt__Peer__XferCommit)    \
+	X(XFER_END, transfer_on_end, Kvt__Peer__XferEnd)            \
 	X(XFER_ABORT, service_on_abort, Kvt__Peer__XferAbort)
 
-#define X(body, handler, type)                                                                     \
-	static bool call_##handler(struct peer *p, const void *m, struct kvt_err *e)               \
-	{                                                                                          \
-		return handler(p, (const type *)m, e);                                             \
+#define X(body, handler, type)                                                       \
+	static bool call_##handler(struct peer *p, const void *m, struct kvt_err *e) \
+	{                                                                            \
+		return handler(p, (const type *)m, e);                               \
 	}
 FRAMES(X)
 #undef X
@@ -44,7 +44,7 @@ static const struct {
 	Kvt__Peer__Frame__BodyCase body;
 	frame_fn *fn;
 } frames[] = {
-#define X(body, handler, type) {KVT__PEER__FRAME__BODY_##body, call_##handler},
+#define X(body, handler, type) { KVT__PEER__FRAME__BODY_##body, call_##handler },
 	FRAMES(X)
 #undef X
 };
@@ -60,7 +60,7 @@ bool peer_frame(struct peer *p, const Kvt__Peer__Frame *f, struct kvt_err *e)
 
 void peer_up(struct peer *p)
 {
-	peer_get(p);	/* the transports', until peer_release */
+	peer_get(p); /* the transports', until peer_release */
 	for (int i = 0; i < NET_COUNT; i++)
 		net_transports[i]->peer_add(p);
 }

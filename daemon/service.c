@@ -7,7 +7,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#define SERVICES_MAX 65536	/* of one peer */
+#include "path.h"
+
+#define SERVICES_MAX 65536 /* of one peer */
 
 static void send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e)
 {
@@ -167,12 +169,12 @@ static void commit(void *obj)
 	}
 }
 
-#define always sm_always
+#define always	sm_always
 #define nothing sm_nothing
-#define ROW(s, e, g, a, n)                                                                         \
-	{.state = SVC_##s, .event = SVC_EV_##e, .next = SVC_##n, .guard = (g), .action = (a)},
-#define IGNORE(s, e) {.state = SVC_##s, .event = SVC_EV_##e, .kind = SM_IGNORE},
-#define NEVER(s, e) {.state = SVC_##s, .event = SVC_EV_##e, .kind = SM_NEVER},
+#define ROW(s, e, g, a, n) \
+	{ .state = SVC_##s, .event = SVC_EV_##e, .next = SVC_##n, .guard = (g), .action = (a) },
+#define IGNORE(s, e) { .state = SVC_##s, .event = SVC_EV_##e, .kind = SM_IGNORE },
+#define NEVER(s, e)  { .state = SVC_##s, .event = SVC_EV_##e, .kind = SM_NEVER },
 static const struct sm_row service_rows[] = {
 #include "service.tbl"
 };
@@ -182,10 +184,10 @@ static const struct sm_row service_rows[] = {
 #undef always
 #undef nothing
 
-static const char *const service_states[] = {"WAITING",	 "OFFERED", "MOVING", "MOVED",
-					     "SETTLING", "FENCING", "ENDED"};
-static const char *const service_events[] = {"ADMIT", "COMMIT", "DONE", "BROKEN",
-					     "TURN",  "STOP",	"FENCED"};
+static const char *const service_states[] = { "WAITING",  "OFFERED", "MOVING", "MOVED",
+					      "SETTLING", "FENCING", "ENDED" };
+static const char *const service_events[] = { "ADMIT", "COMMIT", "DONE",  "BROKEN",
+					      "TURN",  "STOP",	 "FENCED" };
 
 static void service_enter(void *obj, uint8_t state)
 {
@@ -292,8 +294,8 @@ void service_turn(struct service *s)
 	if (!s->delay)
 		s->delay = evtimer_new(s->d->base, on_delay, s);
 	if (s->delay && !evtimer_pending(s->delay, NULL)) {
-		struct timeval tv = {.tv_sec = (time_t)(delay / 1000),
-				     .tv_usec = (suseconds_t)(delay % 1000) * 1000};
+		struct timeval tv = { .tv_sec = (time_t)(delay / 1000),
+				      .tv_usec = (suseconds_t)(delay % 1000) * 1000 };
 
 		evtimer_add(s->delay, &tv);
 	}
@@ -379,11 +381,10 @@ static enum kvt_status take_parts(struct service *s, const Kvt__Peer__XferStart 
 			.count = w->count,
 			.plane_first = w->plane_first,
 			.plane_count = w->plane_count,
-			.slice = {w->slice_off, w->slice_len, w->slice_stride, w->slice_count},
+			.slice = { w->slice_off, w->slice_len, w->slice_stride, w->slice_count },
 		};
 		if (side_check(p, g->parts[w->grant_part].n_blocks, push, what, e) ||
-		    check_geometry(w, p, what, e) ||
-		    side_count(p, what, &s->bytes, &s->pieces, e))
+		    check_geometry(w, p, what, e) || side_count(p, what, &s->bytes, &s->pieces, e))
 			return e->status;
 	}
 	if (s->bytes != m->bytes)
@@ -512,7 +513,7 @@ static struct client *service_client(struct obj *o)
 
 static ProtobufCMessage *service_row(struct obj *o, struct kvt_arena *a)
 {
-	static const char *const ops[] = {"claim", "pull", "push", "release", "decline"};
+	static const char *const ops[] = { "claim", "pull", "push", "release", "decline" };
 	struct service *s = container_of(o, struct service, obj);
 	Kvt__TransferRow *r = kvt_arena_alloc(a, sizeof(*r));
 
@@ -567,8 +568,8 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
 static void set_deadline(struct service *s, uint64_t ms)
 {
 	uint64_t all = ms + s->d->conf->fence_timeout;
-	struct timeval tv = {.tv_sec = (time_t)(all / 1000),
-			     .tv_usec = (suseconds_t)(all % 1000) * 1000};
+	struct timeval tv = { .tv_sec = (time_t)(all / 1000),
+			      .tv_usec = (suseconds_t)(all % 1000) * 1000 };
 
 	s->deadline = evtimer_new(s->d->base, on_deadline, s);
 	if (s->deadline)

@@ -16,7 +16,7 @@ struct token_query {
 	struct kvtd *d;
 	struct client *client;
 	struct peer_wait wait;
-	struct peer *peer;	/* a reference, once asked */
+	struct peer *peer; /* a reference, once asked */
 	uint64_t request, handle;
 	struct event *timer;
 	struct kvt_token token;
@@ -83,10 +83,10 @@ int req_token_status(struct client *c, const Kvt__Request *rq, struct kvt_fds *f
 		     struct kvt_arena *a, struct kvt_err *e)
 {
 	const Kvt__TokenStatus *m = rq->token_status;
-	uint64_t ms = m->timeout_ms && m->timeout_ms < UINT32_MAX ? m->timeout_ms :
-								    DEFAULT_TIMEOUT_MS;
-	struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
-			     .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+	uint64_t ms =
+		m->timeout_ms && m->timeout_ms < UINT32_MAX ? m->timeout_ms : DEFAULT_TIMEOUT_MS;
+	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
+			      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
 	struct token_query *q = kvtd_calloc(1, sizeof(*q));
 
 	(void)fds;
@@ -129,7 +129,7 @@ fail:
 bool token_on_answer(struct peer *p, const Kvt__Peer__TokenAnswer *m, struct kvt_err *e)
 {
 	struct token_query *q;
-	struct kvt_err ok = {.status = KVT_OK};
+	struct kvt_err ok = { .status = KVT_OK };
 	Kvt__Reply body = KVT__REPLY__INIT;
 	Kvt__TokenState state = KVT__TOKEN_STATE__INIT;
 
@@ -139,9 +139,8 @@ bool token_on_answer(struct peer *p, const Kvt__Peer__TokenAnswer *m, struct kvt
 			break;
 	if (!q)
 		return true;
-	state.state = m->state <= KVT__TOKEN_STATE__STATE__ENDED ?
-			      (Kvt__TokenState__State)m->state :
-			      KVT__TOKEN_STATE__STATE__UNKNOWN;
+	state.state = m->state <= KVT__TOKEN_STATE__STATE__ENDED ? (Kvt__TokenState__State)m->state
+								 : KVT__TOKEN_STATE__STATE__UNKNOWN;
 	state.status = m->status < KVT_STATUS_COUNT ? m->status : KVT_INTERNAL;
 	body.body_case = KVT__REPLY__BODY_TOKEN_STATE;
 	body.token_state = &state;
@@ -184,8 +183,8 @@ static uint32_t state_of(struct kvtd *d, const Kvt__Peer__TokenQuery *m, uint32_
 	grant_key_make(m->client, m->secret.data, &key);
 	g = grant_by_key(d, &key);
 	if (g && CRYPTO_memcmp(g->secret, m->secret.data, KVT_SECRET_BYTES) == 0)
-		return g->state == GRANT_LIVE ? KVT__TOKEN_STATE__STATE__WAITING :
-						KVT__TOKEN_STATE__STATE__OPEN;
+		return g->state == GRANT_LIVE ? KVT__TOKEN_STATE__STATE__WAITING
+					      : KVT__TOKEN_STATE__STATE__OPEN;
 	n = grant_ended(d, &key);
 	if (!n)
 		return KVT__TOKEN_STATE__STATE__UNKNOWN;

@@ -9,7 +9,7 @@
 
 #include "path.h"
 
-static const char *const op_names[] = {"claim", "pull", "push", "release", "decline"};
+static const char *const op_names[] = { "claim", "pull", "push", "release", "decline" };
 
 const char *transfer_text(const struct transfer *t)
 {
@@ -169,8 +169,7 @@ static int retriable(void *obj)
 	struct transfer *t = obj;
 
 	return t->end.status == KVT_TRANSPORT && t->retries < TRANSFER_RETRIES && t->hold &&
-	       t->hold->state != HOLD_DEAD && !t->hold->peer->down &&
-	       t->client->state == CLIENT_UP;
+	       t->hold->state != HOLD_DEAD && !t->hold->peer->down && t->client->state == CLIENT_UP;
 }
 
 static int retries(void *obj)
@@ -197,8 +196,10 @@ static bool wire_add(struct transfer *t)
 	t->wire = ++p->last_handle;
 	t->job.xfer = t->wire;
 	HASH_ADD(hh_wire, p->xfers, wire, sizeof(t->wire), t);
-	if (t->hh_wire.tbl)
+	if (t->hh_wire.tbl) {
+		p->n_xfers++;
 		return true;
+	}
 	kvt_fail_nomem(&e, "transfer");
 	transfer_stop(t, &e);
 	return false;
@@ -206,8 +207,10 @@ static bool wire_add(struct transfer *t)
 
 static void wire_del(struct transfer *t)
 {
-	if (t->wire && t->hh_wire.tbl)
+	if (t->wire && t->hh_wire.tbl) {
 		HASH_DELETE(hh_wire, t->hold->peer->xfers, t);
+		t->hold->peer->n_xfers--;
+	}
 	memset(&t->hh_wire, 0, sizeof(t->hh_wire));
 	t->wire = 0;
 }
@@ -291,7 +294,7 @@ static void abort_fence(void *obj)
 {
 	struct transfer *t = obj;
 
-	if (t->end.status == KVT_OK)	/* the owner's OK came before our own job was done */
+	if (t->end.status == KVT_OK) /* the owner's OK came before our own job was done */
 		kvt_fail(&t->end, KVT_INTERNAL, "%s confirmed what was not moved", t->peer_node);
 	send_abort(t);
 	fence(t);
@@ -434,12 +437,12 @@ static void forget(void *obj)
 	transfer_free(obj);
 }
 
-#define always sm_always
+#define always	sm_always
 #define nothing sm_nothing
-#define ROW(s, e, g, a, n)                                                                         \
-	{.state = XFER_##s, .event = XFER_EV_##e, .next = XFER_##n, .guard = (g), .action = (a)},
-#define IGNORE(s, e) {.state = XFER_##s, .event = XFER_EV_##e, .kind = SM_IGNORE},
-#define NEVER(s, e) {.state = XFER_##s, .event = XFER_EV_##e, .kind = SM_NEVER},
+#define ROW(s, e, g, a, n) \
+	{ .state = XFER_##s, .event = XFER_EV_##e, .next = XFER_##n, .guard = (g), .action = (a) },
+#define IGNORE(s, e) { .state = XFER_##s, .event = XFER_EV_##e, .kind = SM_IGNORE },
+#define NEVER(s, e)  { .state = XFER_##s, .event = XFER_EV_##e, .kind = SM_NEVER },
 static const struct sm_row transfer_rows[] = {
 #include "transfer.tbl"
 };
@@ -449,10 +452,10 @@ static const struct sm_row transfer_rows[] = {
 #undef always
 #undef nothing
 
-static const char *const transfer_states[] = {"QUEUED",	 "STARTING", "MOVING", "COMMITTING",
-					      "LANDING", "FENCING",  "ENDED"};
-static const char *const transfer_events[] = {"READY",	 "GO",	 "MOVED",  "BROKEN",	"CONFIRMED",
-					      "REFUSED", "STOP", "FENCED", "DELIVERED"};
+static const char *const transfer_states[] = { "QUEUED",  "STARTING", "MOVING", "COMMITTING",
+					       "LANDING", "FENCING",  "ENDED" };
+static const char *const transfer_events[] = { "READY",	  "GO",	  "MOVED",  "BROKEN",	"CONFIRMED",
+					       "REFUSED", "STOP", "FENCED", "DELIVERED" };
 
 static void transfer_enter(void *obj, uint8_t state)
 {
@@ -571,7 +574,7 @@ static void on_path_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct transfer *t = arg;
 	const struct net_ops *net;
-	struct kvt_err e = {.status = KVT_TRANSPORT};
+	struct kvt_err e = { .status = KVT_TRANSPORT };
 
 	(void)fd;
 	(void)what;
@@ -586,8 +589,8 @@ static void on_path_timer(evutil_socket_t fd, short what, void *arg)
 static void wait_for_path(struct transfer *t)
 {
 	uint64_t ms = t->obj.d->conf->connect_timeout;
-	struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
-			     .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
+			      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
 
 	if (!t->path_timer)
 		t->path_timer = evtimer_new(t->obj.d->base, on_path_timer, t);

@@ -27,8 +27,8 @@ struct xfer_part {
 
 struct transfer {
 	struct obj obj;
-	UT_hash_handle hh;	/* in client->transfers, by handle */
-	UT_hash_handle hh_wire;	/* in peer->xfers, by wire, from XferStart to its end */
+	UT_hash_handle hh;	    /* in client->transfers, by handle */
+	UT_hash_handle hh_wire;	    /* in peer->xfers, by wire, from XferStart to its end */
 	TAILQ_ENTRY(transfer) link; /* in hold->transfers, in the order of their start */
 	struct client *client;
 	uint64_t handle, wire;
@@ -36,9 +36,9 @@ struct transfer {
 	Kvt__Op op;
 	bool final, retry;
 	uint8_t priority;
-	struct hold *hold;	/* NULL before and after */
+	struct hold *hold; /* NULL before and after */
 	struct xfer_part parts[KVT_PARTS_MAX];
-	uint32_t n_parts;	/* with a reference on their caches */
+	uint32_t n_parts; /* with a reference on their caches */
 	struct block_lists lists;
 	uint64_t bytes, pieces, spans, request_bytes;
 	const struct net_ops *net;
@@ -48,16 +48,16 @@ struct transfer {
 	bool job_live;
 	uint32_t retries;
 	struct kvt_err end;
-	struct loop_call fenced; /* FENCING without a job */
-	struct event *timer;	/* of the caller's deadline, or NULL */
+	struct loop_call fenced;  /* FENCING without a job */
+	struct event *timer;	  /* of the caller's deadline, or NULL */
 	struct event *path_timer; /* while the path is not up, or NULL */
 	uint64_t deadline_ns;
 	uint64_t queued_ns, started_ns, ended_ns;
 	uint64_t open_wait_ms;
 	struct client_event ended;
-	uint8_t *note;		/* for the owner */
+	uint8_t *note; /* for the owner */
 	size_t note_len;
-	uint8_t *far_note;	/* the owner's */
+	uint8_t *far_note; /* the owner's */
 	size_t far_note_len;
 	char tag[KVT_TAG_MAX + 1];
 	char peer_node[KVT_NODE_MAX + 1];
@@ -75,13 +75,13 @@ enum hold_state { HOLD_CONNECTING, HOLD_OPENING, HOLD_OPEN, HOLD_DEAD };
 
 struct hold {
 	UT_hash_handle hh;	/* in transfers->holds, by key; not when DEAD */
-	UT_hash_handle hh_peer;	/* in peer->holds, by handle, from GrantOpen on */
-	TAILQ_ENTRY(hold) link;	/* of all */
+	UT_hash_handle hh_peer; /* in peer->holds, by handle, from GrantOpen on */
+	TAILQ_ENTRY(hold) link; /* of all */
 	struct kvtd *d;
 	struct hold_key key;
 	struct client *client;
 	char node[KVT_NODE_MAX + 1];
-	struct peer *peer;	/* a reference, from GrantOpen on */
+	struct peer *peer; /* a reference, from GrantOpen on */
 	struct peer_wait wait;
 	uint64_t handle;
 	enum hold_state state;
@@ -109,7 +109,7 @@ void transfer_event(struct transfer *t, enum transfer_event ev);
 /* Ends it for this reason; the first one is reported. */
 void transfer_stop(struct transfer *t, const struct kvt_err *why);
 void transfer_refused(struct transfer *t, const struct kvt_err *why);
-void transfer_try(struct transfer *t);	/* QUEUED: starts it if it can */
+void transfer_try(struct transfer *t); /* QUEUED: starts it if it can */
 void transfer_free(struct transfer *t);
 const char *transfer_text(const struct transfer *t);
 

@@ -18,7 +18,8 @@ static enum kvt_status check_request(struct client *c, const Kvt__TransferStart 
 		return kvt_fail(e, KVT_INVALID, "transfer handle 0");
 	HASH_FIND(hh, c->transfers, &m->transfer, sizeof(m->transfer), other);
 	if (other)
-		return kvt_fail(e, KVT_EXISTS, "transfer handle %" PRIu64 " is in use", m->transfer);
+		return kvt_fail(e, KVT_EXISTS, "transfer handle %" PRIu64 " is in use",
+				m->transfer);
 	if ((unsigned)m->op > KVT__OP__OP_DECLINE)
 		return kvt_fail(e, KVT_INVALID, "operation %d: 0 to %d", (int)m->op,
 				KVT__OP__OP_DECLINE);
@@ -59,8 +60,8 @@ static enum kvt_status read_token(struct client *c, const char *text, struct kvt
 /* Splits a slice into the near and the far half; src is the owner's side in a pull. */
 static void take_slice(struct xfer_part *p, const Kvt__Slice *s, bool pull)
 {
-	struct ext_slice src = {s->src_off, s->len, s->src_stride, s->count};
-	struct ext_slice dst = {s->dst_off, s->len, s->dst_stride, s->count};
+	struct ext_slice src = { s->src_off, s->len, s->src_stride, s->count };
+	struct ext_slice dst = { s->dst_off, s->len, s->dst_stride, s->count };
 
 	p->near.slice = pull ? dst : src;
 	p->far_slice = pull ? src : dst;
@@ -88,8 +89,7 @@ static enum kvt_status take_part(struct transfer *t, const Kvt__TransferPart *m,
 	if (!k)
 		return kvt_fail(e, KVT_NOT_FOUND, "%s: no cache %" PRIu64, what, m->cache);
 	if (m->plane_first >= k->n_planes)
-		return kvt_fail(e, KVT_INVALID, "%s: plane %u of cache %" PRIu64
-				": only %u planes",
+		return kvt_fail(e, KVT_INVALID, "%s: plane %u of cache %" PRIu64 ": only %u planes",
 				what, m->plane_first, k->handle, k->n_planes);
 	p->near = (struct side_part){
 		.cache = k,
@@ -121,8 +121,8 @@ static enum kvt_status take_parts(struct transfer *t, const Kvt__TransferStart *
 	char what[32];
 
 	for (size_t i = 0; i < m->n_parts; i++)
-		refs[i] = (struct list_ref){m->parts[i]->blocks, m->parts[i]->n_blocks,
-					    m->parts[i]->list_blocks};
+		refs[i] = (struct list_ref){ m->parts[i]->blocks, m->parts[i]->n_blocks,
+					     m->parts[i]->list_blocks };
 	if (block_lists_read(&t->lists, t->client, refs, m->n_parts, fds, e))
 		return e->status;
 	for (size_t i = 0; i < m->n_parts; i++) {
@@ -147,8 +147,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 	transfer_stop(t, &e);
 }
 
-static enum kvt_status take_rest(struct transfer *t, const Kvt__TransferStart *m,
-				 struct kvt_err *e)
+static enum kvt_status take_rest(struct transfer *t, const Kvt__TransferStart *m, struct kvt_err *e)
 {
 	uint64_t ms = m->timeout_ms < TIMEOUT_MAX_MS ? m->timeout_ms : TIMEOUT_MAX_MS;
 
@@ -209,8 +208,8 @@ static struct transfer *make(struct client *c, const Kvt__TransferStart *m, stru
 	t->final = m->final || m->op == KVT__OP__OP_RELEASE;
 	t->priority = (uint8_t)m->priority;
 	t->queued_ns = now_ns();
-	t->open_wait_ms = m->open_wait_ms < c->d->conf->open_wait_max ? m->open_wait_ms :
-									c->d->conf->open_wait_max;
+	t->open_wait_ms = m->open_wait_ms < c->d->conf->open_wait_max ? m->open_wait_ms
+								      : c->d->conf->open_wait_max;
 	snprintf(t->tag, sizeof(t->tag), "%s", m->tag);
 	return t;
 }
@@ -238,16 +237,16 @@ int req_transfer_start(struct client *c, const Kvt__Request *q, struct kvt_fds *
 	obj_add(c->d, &t->obj, &transfer_ops);
 	if (t->timer) {
 		uint64_t ms = (t->deadline_ns - t->queued_ns) / 1000000;
-		struct timeval tv = {.tv_sec = (time_t)(ms / 1000),
-				     .tv_usec = (suseconds_t)(ms % 1000) * 1000};
+		struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
+				      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
 
 		evtimer_add(t->timer, &tv);
 	}
 	return KVT_OK;
 }
 
-int req_transfer_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
-			Kvt__Reply *r, struct kvt_arena *a, struct kvt_err *e)
+int req_transfer_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+			struct kvt_arena *a, struct kvt_err *e)
 {
 	struct transfer *t;
 	struct kvt_err why;

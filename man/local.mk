@@ -1,3 +1,4 @@
 # man/: mdoc; linted by the style leg of scripts/check.
 
 #dist_man_MANS += man/kvtd.8
+dist_man_MANS += man/kvtctl.1

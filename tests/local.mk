@@ -6,7 +6,7 @@
 #	tests_unit_test_foo_SOURCES = tests/unit/test_foo.c
 #	tests_unit_test_foo_LDADD = $(unit_daemon)
 
-EXTRA_DIST += tests/run-tap tests/legs tests/leg.d
+EXTRA_DIST += tests/run-tap tests/legs tests/leg.d tests/integration
 
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_COMPILER = $(top_srcdir)/tests/run-tap

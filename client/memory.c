@@ -1,0 +1,206 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Memory for regions. The pages are touched here, in the client, so that they are charged to it and
+ * not to the daemon; the seals promise the daemon that its mapping never points past the end.
+ */
+#include "memory.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
+#endif
+#ifndef MFD_HUGE_2MB
+#define MFD_HUGE_2MB (21U << 26)
+#endif
+#ifndef MADV_POPULATE_WRITE
+#define MADV_POPULATE_WRITE 23 /* Linux 5.14 */
+#endif
+#ifndef F_SEAL_FUTURE_WRITE
+#define F_SEAL_FUTURE_WRITE 0x0010
+#endif
+
+#define HUGE_BYTES ((size_t)2 << 20)
+
+void memory_free(const struct memory *m)
+{
+	if (m->mapped)
+		munmap(m->addr, m->len);
+	if (m->fd >= 0)
+		close(m->fd);
+}
+
+static int open_memfd(unsigned int flags)
+{
+	int fd = memfd_create("kvt", MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL | flags);
+
+	if (fd < 0 && errno == EINVAL)
+		fd = memfd_create("kvt", MFD_CLOEXEC | MFD_ALLOW_SEALING | flags);
+	return fd;
+}
+
+/* Makes every page present. 0 or -errno. */
+static int populate(void *addr, size_t len)
+{
+	volatile uint8_t *p = addr;
+	size_t page = (size_t)sysconf(_SC_PAGESIZE);
+	int rc;
+
+	do
+		rc = madvise(addr, len, MADV_POPULATE_WRITE);
+	while (rc < 0 && (errno == EINTR || errno == EAGAIN));
+	if (rc == 0)
+		return 0;
+	if (errno != EINVAL)
+		return -errno;
+	/* An older kernel. An atomic write of nothing leaves what others write meanwhile. */
+	for (size_t i = 0; i < len; i += page)
+		__atomic_fetch_or(p + i, 0, __ATOMIC_RELAXED);
+	return 0;
+}
+
+/* 0, or -errno with nothing left behind. */
+static int make(size_t len, unsigned int flags, struct memory *out)
+{
+	struct memory m = { .fd = open_memfd(flags), .len = len };
+	int rc = 0;
+
+	if (m.fd < 0)
+		return -errno;
+	if (ftruncate(m.fd, (off_t)len) < 0)
+		rc = -errno;
+	if (rc == 0) {
+		m.addr = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, m.fd, 0);
+		m.mapped = m.addr != MAP_FAILED;
+		rc = m.mapped ? populate(m.addr, len) : -errno;
+	}
+	if (rc == 0 && fcntl(m.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
+		rc = -errno;
+	if (rc < 0)
+		memory_free(&m);
+	else
+		*out = m;
+	return rc;
+}
+
+static bool round_up(size_t len, size_t page, size_t *out)
+{
+	if (len > PTRDIFF_MAX - page)
+		return false;
+	*out = (len + page - 1) / page * page;
+	return true;
+}
+
+enum kvt_status memory_alloc(size_t len, uint32_t flags, struct memory *out, struct kvt_err *e)
+{
+	size_t small, huge;
+	int rc;
+
+	if (len == 0)
+		return kvt_fail(e, KVT_INVALID, "region: the length is 0");
+	if (!round_up(len, HUGE_BYTES, &huge) ||
+	    !round_up(len, (size_t)sysconf(_SC_PAGESIZE), &small))
+		return kvt_fail(e, KVT_INVALID, "region: %zu bytes do not fit the address space",
+				len);
+	if (flags & (KVT_REGION_HUGE_2M | KVT_REGION_TRY_HUGE)) {
+		rc = make(huge, MFD_HUGETLB | MFD_HUGE_2MB, out);
+		if (rc == 0)
+			return KVT_OK;
+		if (!(flags & KVT_REGION_TRY_HUGE))
+			return kvt_fail(
+				e, rc == -EMFILE || rc == -ENFILE ? KVT_QUOTA : KVT_UNSUPPORTED,
+				"region of %zu bytes: %s for %zu huge pages of 2 MiB "
+				"(sysctl vm.nr_hugepages)",
+				len, strerror(-rc), huge / HUGE_BYTES);
+	}
+	rc = make(small, 0, out);
+	if (rc < 0)
+		return kvt_fail(e,
+				rc == -EFAULT || rc == -ENOSPC ? KVT_NO_MEMORY
+							       : kvt_status_of_errno(-rc),
+				"region: cannot allocate %zu bytes: %s", small, strerror(-rc));
+	return KVT_OK;
+}
+
+/* ------------------------------------------------------------------ a caller's memfd */
+
+static enum kvt_status seal(int fd, struct kvt_err *e)
+{
+	const int wanted = F_SEAL_SHRINK | F_SEAL_GROW;
+	int seals = fcntl(fd, F_GET_SEALS);
+
+	if (seals < 0 && errno == EBADF)
+		return kvt_fail(e, KVT_INVALID, "region: fd %d is not open", fd);
+	if (seals < 0)
+		return kvt_fail(e, KVT_UNSUPPORTED,
+				"region: fd %d is not a memfd (kvt_region_alloc makes one)", fd);
+	if (seals & (F_SEAL_WRITE | F_SEAL_FUTURE_WRITE))
+		return kvt_fail(
+			e, KVT_UNSUPPORTED,
+			"region: memfd %d is sealed against writing (kvt_region_alloc makes "
+			"one that is not)",
+			fd);
+	if ((seals & wanted) == wanted || fcntl(fd, F_ADD_SEALS, wanted) == 0)
+		return KVT_OK;
+	if (errno == EPERM)
+		return kvt_fail(
+			e, KVT_UNSUPPORTED,
+			"region: memfd %d cannot be sealed (create it with MFD_ALLOW_SEALING, "
+			"or use kvt_region_alloc)",
+			fd);
+	return kvt_fail(e, kvt_status_of_errno(errno), "region: cannot seal memfd %d: %s", fd,
+			strerror(errno));
+}
+
+static int populate_fd(int fd, void *addr, size_t len)
+{
+	void *temp;
+	int rc;
+
+	/* Through the caller's own mapping if it is one: it has the page tables then. */
+	if (addr && (uintptr_t)addr % (uintptr_t)sysconf(_SC_PAGESIZE) == 0 &&
+	    madvise(addr, len, MADV_POPULATE_WRITE) == 0)
+		return 0;
+	temp = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	if (temp == MAP_FAILED)
+		return -errno;
+	rc = populate(temp, len);
+	munmap(temp, len);
+	return rc;
+}
+
+enum kvt_status memory_adopt(int fd, void *addr, uint32_t flags, struct memory *out,
+			     struct kvt_err *e)
+{
+	enum kvt_status st = seal(fd, e);
+	struct memory m = { .addr = addr };
+	struct stat sb;
+	int rc = 0;
+
+	if (st != KVT_OK)
+		return st;
+	if (fstat(fd, &sb) < 0)
+		return kvt_fail(e, kvt_status_of_errno(errno), "region: fstat of memfd %d: %s", fd,
+				strerror(errno));
+	if (sb.st_size <= 0)
+		return kvt_fail(e, KVT_INVALID, "region: memfd %d is empty", fd);
+	m.len = (size_t)sb.st_size;
+	if (!(flags & KVT_REGION_NO_POPULATE))
+		rc = populate_fd(fd, addr, m.len);
+	if (rc < 0)
+		return kvt_fail(e, rc == -EFAULT ? KVT_NO_MEMORY : kvt_status_of_errno(-rc),
+				"region: cannot get %zu bytes of memfd %d: %s", m.len, fd,
+				strerror(-rc));
+	m.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
+	if (m.fd < 0)
+		return kvt_fail(e, kvt_status_of_errno(errno), "region: cannot keep memfd %d: %s",
+				fd, strerror(errno));
+	*out = m;
+	return KVT_OK;
+}

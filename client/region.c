@@ -1,0 +1,295 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Regions: their registration, their release, and the handle. The memory itself is made and
+ * prepared in memory.c.
+ */
+#include "kvt_private.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+#include "memory.h"
+
+#define ULL(x) ((unsigned long long)(x))
+
+/* ------------------------------------------------------------------ registration */
+
+static void on_registered(struct kvt *k, struct call *c, const Kvt__Reply *r)
+{
+	struct kvt_region *g = container_of(c, struct kvt_region, reg);
+
+	if (r)
+		g->bad = c->err;
+	if (r && c->err.status == KVT_OK)
+		g->made = true;
+	kvt_registered(k, c);
+}
+
+/* Begin, fds and commit without waiting; the answer to commit says it all. */
+enum kvt_status kvt_region_send(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
+{
+	Kvt__Request q = KVT__REQUEST__INIT;
+	Kvt__RegionBegin begin = KVT__REGION_BEGIN__INIT;
+	Kvt__RegionFds fds = KVT__REGION_FDS__INIT;
+	Kvt__RegionCommit commit = KVT__REGION_COMMIT__INIT;
+	enum kvt_status st;
+
+	begin.region = fds.region = commit.region = r->nr;
+	begin.kind = KVT__MEMORY_KIND__MEMORY_HOST;
+	begin.length = r->len;
+	begin.access = r->access;
+	begin.address = (uint64_t)(uintptr_t)r->addr;
+	begin.tag = r->tag;
+	q.body_case = KVT__REQUEST__BODY_REGION_BEGIN;
+	q.region_begin = &begin;
+	st = kvt_tell(k, &q, -1, e);
+	if (st != KVT_OK)
+		return st;
+	fds.count = 1;
+	q.body_case = KVT__REQUEST__BODY_REGION_FDS;
+	q.region_fds = &fds;
+	st = kvt_tell(k, &q, r->fd, e);
+	if (st != KVT_OK)
+		return st;
+	q.body_case = KVT__REQUEST__BODY_REGION_COMMIT;
+	q.region_commit = &commit;
+	r->reg.on_reply = on_registered;
+	return kvt_call_start(k, &r->reg, &q, -1, e);
+}
+
+static enum kvt_status send_release(struct kvt *k, struct kvt_region *r, struct call *c,
+				    struct kvt_err *e)
+{
+	Kvt__Request q = KVT__REQUEST__INIT;
+	Kvt__RegionRelease m = KVT__REGION_RELEASE__INIT;
+
+	m.region = r->nr;
+	q.body_case = KVT__REQUEST__BODY_REGION_RELEASE;
+	q.region_release = &m;
+	return c ? kvt_call_start(k, c, &q, -1, e) : kvt_tell(k, &q, -1, e);
+}
+
+/* Under the lock. What has failed half way is undone at the daemon. */
+static enum kvt_status enlist(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
+{
+	uint64_t deadline = kvt_deadline(k->timeout_ms);
+	enum kvt_status st = kvt_await_up(k, deadline, e);
+	struct kvt_err ignored;
+
+	if (st != KVT_OK)
+		return st;
+	r->born = k->life->nr;
+	st = kvt_region_send(k, r, e);
+	if (st == KVT_OK)
+		st = kvt_call_wait(k, &r->reg, deadline, e);
+	if (st != KVT_OK && k->state == CONN_UP)
+		(void)send_release(k, r, NULL, &ignored);
+	return st;
+}
+
+/* Takes what m has mapped and opened, also on failure. */
+static enum kvt_status add(struct kvt *k, const struct memory *m, const struct kvt_region_opts *o,
+			   struct kvt_region **out, struct kvt_err *e)
+{
+	struct kvt_region *r = calloc(1, sizeof(*r));
+	enum kvt_status st;
+
+	if (!r) {
+		memory_free(m);
+		return kvt_fail_nomem(e, "a region");
+	}
+	r->k = k;
+	r->fd = m->fd;
+	r->addr = m->addr;
+	r->len = m->len;
+	r->mapped = m->mapped;
+	r->access = o->access ? o->access : KVT_ACCESS_ALL;
+	snprintf(r->tag, sizeof(r->tag), "%s", o->tag ? o->tag : "");
+	st = kvt_enter(k, e);
+	if (st != KVT_OK) {
+		memory_free(m);
+		free(r);
+		return st;
+	}
+	r->nr = ++k->last_nr;
+	TAILQ_INSERT_TAIL(&k->regions, r, link);
+	st = enlist(k, r, e);
+	if (st == KVT_OK)
+		*out = r;
+	else
+		kvt_region_free(k, r);
+	kvt_leave(k);
+	return st;
+}
+
+static enum kvt_status check_opts(struct kvt *k, const struct kvt_region_opts *opts,
+				  struct kvt_region_opts *o, struct kvt_err *e)
+{
+	enum kvt_status st = kvt_enter(k, e);
+	char tag[KVT_TAG_MAX + 1];
+
+	if (st != KVT_OK)
+		return st;
+	kvt_leave(k);
+	memset(o, 0, sizeof(*o));
+	if (!opts)
+		return KVT_OK;
+	st = kvt_opts_in(opts, o, KVT_FIRST(struct kvt_region_opts, tag), sizeof(*o),
+			 "kvt_region_opts", e);
+	if (st != KVT_OK)
+		return st;
+	if (o->access & ~(uint32_t)KVT_ACCESS_ALL)
+		return kvt_fail(e, KVT_INVALID, "region: unknown access 0x%x", o->access);
+	return kvt_text_in(o->tag, KVT_TAG_MAX, "the region's tag", tag, e);
+}
+
+enum kvt_status kvt_region_alloc(struct kvt *k, size_t len, const struct kvt_region_opts *opts,
+				 struct kvt_region **out)
+{
+	struct kvt_err *e = kvt_err_here();
+	struct kvt_region_opts o;
+	struct memory m;
+	enum kvt_status st = check_opts(k, opts, &o, e);
+
+	if (st != KVT_OK)
+		return st;
+	if (!out)
+		return kvt_fail(e, KVT_INVALID, "kvt_region_alloc: out is NULL");
+	if (o.flags & ~(uint32_t)(KVT_REGION_HUGE_2M | KVT_REGION_TRY_HUGE))
+		return kvt_fail(e, KVT_INVALID, "kvt_region_alloc: flags 0x%x do not go with it",
+				o.flags);
+	st = memory_alloc(len, o.flags, &m, e);
+	return st == KVT_OK ? add(k, &m, &o, out, e) : st;
+}
+
+enum kvt_status kvt_region_register_memfd(struct kvt *k, int fd, void *addr,
+					  const struct kvt_region_opts *opts,
+					  struct kvt_region **out)
+{
+	struct kvt_err *e = kvt_err_here();
+	struct kvt_region_opts o;
+	struct memory m;
+	enum kvt_status st = check_opts(k, opts, &o, e);
+
+	if (st != KVT_OK)
+		return st;
+	if (!out)
+		return kvt_fail(e, KVT_INVALID, "kvt_region_register_memfd: out is NULL");
+	if (o.flags & ~(uint32_t)KVT_REGION_NO_POPULATE)
+		return kvt_fail(e, KVT_INVALID,
+				"kvt_region_register_memfd: flags 0x%x do not go with it", o.flags);
+	st = memory_adopt(fd, addr, o.flags, &m, e);
+	return st == KVT_OK ? add(k, &m, &o, out, e) : st;
+}
+
+/* ------------------------------------------------------------------ handle */
+
+void *kvt_region_addr(const struct kvt_region *r)
+{
+	return r && !kvt_is_forked(r->k) ? r->addr : NULL;
+}
+
+size_t kvt_region_len(const struct kvt_region *r)
+{
+	return r && !kvt_is_forked(r->k) ? r->len : 0;
+}
+
+/* Its caches lose it, and are good for nothing any more. */
+static void leave_caches(struct kvt *k, const struct kvt_region *r)
+{
+	struct kvt_cache *c;
+
+	TAILQ_FOREACH(c, &k->caches, link) {
+		for (uint32_t i = 0; i < c->n_planes; i++) {
+			if (c->planes[i].region != r)
+				continue;
+			c->planes[i].region = NULL;
+			kvt_fail(&c->bad, KVT_NOT_FOUND, "cache %llu: region %llu was released",
+				 ULL(c->nr), ULL(r->nr));
+		}
+	}
+}
+
+void kvt_region_free(struct kvt *k, struct kvt_region *r)
+{
+	struct memory m = { .fd = r->fd, .addr = r->addr, .len = r->len, .mapped = r->mapped };
+
+	kvt_call_drop(k, &r->reg);
+	kvt_call_drop(k, &r->rel);
+	TAILQ_REMOVE(&k->regions, r, link);
+	leave_caches(k, r);
+	memory_free(&m);
+	free(r);
+}
+
+/* ------------------------------------------------------------------ release */
+
+static enum look release_look(const struct kvt *k, const struct kvt_region *r)
+{
+	if (kvt_in_past(k, r->born))
+		return LOOK_WAIT;
+	if (k->state == CONN_DOWN || k->state == CONN_JOINING)
+		return LOOK_DONE; /* no living daemon has it */
+	if (k->state == CONN_REGISTERING)
+		return LOOK_WAIT;
+	if (r->bad.status != KVT_OK)
+		return LOOK_DONE;
+	if (r->rel.pending)
+		return LOOK_WAIT;
+	if (!r->rel.done || r->rel.lost)
+		return LOOK_ASK;
+	return r->rel.err.status == KVT_OK ? LOOK_DONE : LOOK_REFUSED;
+}
+
+static bool release_moves(struct kvt *k, void *arg)
+{
+	return release_look(k, arg) != LOOK_WAIT;
+}
+
+static enum kvt_status release(struct kvt *k, struct kvt_region *r, int timeout_ms,
+			       struct kvt_err *e)
+{
+	uint64_t deadline = kvt_deadline(timeout_ms);
+	enum kvt_status st;
+	enum look look;
+
+	kvt_pump(k);
+	while ((look = release_look(k, r)) != LOOK_DONE) {
+		if (look == LOOK_REFUSED) {
+			r->rel.done = false;
+			return kvt_fail_as(e, &r->rel.err);
+		}
+		if (look == LOOK_ASK) {
+			st = send_release(k, r, &r->rel, e);
+			if (st != KVT_OK)
+				return st;
+			r->releasing = true;
+		}
+		if (!kvt_wait_until(k, release_moves, r, deadline))
+			return kvt_fail(
+				e, KVT_BUSY,
+				"region %llu: something still touches its memory after %d ms",
+				ULL(r->nr), timeout_ms);
+	}
+	kvt_region_free(k, r);
+	return KVT_OK;
+}
+
+enum kvt_status kvt_region_release(struct kvt_region *r, int timeout_ms)
+{
+	struct kvt_err *e = kvt_err_here();
+	enum kvt_status st = kvt_timeout_check(timeout_ms, e);
+	struct kvt *k;
+
+	if (!r)
+		return KVT_OK;
+	k = r->k;
+	if (st == KVT_OK)
+		st = kvt_enter(k, e);
+	if (st != KVT_OK)
+		return st;
+	st = release(k, r, timeout_ms, e);
+	kvt_leave(k);
+	return st;
+}

@@ -198,27 +198,28 @@ static void dial_connect(struct peer_dial *dial, const struct addr *to)
 	dial->state = DIAL_CONN;
 }
 
+static enum kvt_status may_dial(const struct conf *conf, const struct addr *to, struct kvt_err *e)
+{
+	char text[KVT_ADDR_MAX];
+	enum kvt_status status = addr_may_dial(conf, to, e);
+
+	if (status || (conf->insecure_loopback && addr_class(to) == ADDR_LOOPBACK))
+		return status;
+	return kvt_fail(
+		e, KVT_POLICY, "%s may not be dialled without a cluster key%s", addr_text(to, text),
+		conf->insecure_loopback ? ": insecure_loopback is for 127.0.0.0/8 and ::1" : "");
+}
+
 /* The next of the addresses at hand that may be dialled. */
 static void dial_target(struct peer_dial *dial)
 {
 	while (!dial->conn && dial->next_target < dial->n_targets) {
 		const struct addr *to = &dial->targets[dial->next_target++];
-		const struct conf *conf = dial->ps->d->conf;
-		char text[KVT_ADDR_MAX];
 		struct kvt_err e;
 
-		if (addr_may_dial(conf, to, &e) == KVT_OK &&
-		    (!conf->insecure_loopback || addr_class(to) != ADDR_LOOPBACK))
-			kvt_fail(&e, KVT_POLICY, "%s may not be dialled without a cluster key%s",
-				 addr_text(to, text),
-				 conf->insecure_loopback
-					 ? ": insecure_loopback is for 127.0.0.0/8 and ::1"
-					 : "");
-		else if (!e.status) {
+		if (may_dial(dial->ps->d->conf, to, &e) == KVT_OK)
 			dial_connect(dial, to);
-			continue;
-		}
-		if (!dial->tried)
+		else if (!dial->tried)
 			dial_note(dial, KVT_POLICY, e.text);
 	}
 }

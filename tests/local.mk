@@ -61,6 +61,11 @@ tests_unit_test_conf_LDADD = $(unit_daemon)
 check_PROGRAMS += tests/unit/test_net
 tests_unit_test_net_SOURCES = tests/unit/test_net.c tests/unit/net_fixture.c tests/unit/net_fixture.h
 tests_unit_test_net_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_peer
+tests_unit_test_peer_SOURCES = tests/unit/test_peer.c \
+	tests/unit/peer_fixture.c tests/unit/peer_fixture.h
+tests_unit_test_peer_LDADD = $(unit_daemon)
 endif
 
 TESTS += $(check_PROGRAMS)

@@ -1,0 +1,448 @@
+// SPDX-License-Identifier: Apache-2.0
+/* See peer_fixture.h. */
+#include "peer_fixture.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+#include "main.h"
+#include "worker.h"
+
+#define NODES_MAX 64
+
+struct event_base *base;
+static struct node *nodes[NODES_MAX];
+static struct event *ticker;
+
+/* ---------------------------------------------------------------- in the place of peer_msg.c */
+
+static struct node *node_of(struct kvtd *d)
+{
+	return container_of(d, struct node, d);
+}
+
+void peer_up(struct peer *p)
+{
+	struct node *n = node_of(p->d);
+
+	ck_assert(!p->self && !p->down);
+	n->n_up++;
+	peer_put(n->last_up);
+	n->last_up = peer_get(p);
+}
+
+void peer_down(struct peer *p, enum kvt_status status, const char *text)
+{
+	struct node *n = node_of(p->d);
+
+	ck_assert(p->self || p->down);
+	n->n_down++;
+	n->down_status = status;
+	snprintf(n->down_text, sizeof(n->down_text), "%s", text);
+}
+
+bool peer_frame(struct peer *p, const Kvt__Peer__Frame *f, struct kvt_err *e)
+{
+	struct node *n = node_of(p->d);
+	struct node_frame *rec = &n->frames[n->n_frames++ % NODE_FRAMES];
+
+	ck_assert(!p->down);
+	rec->from = p;
+	rec->body = f->body_case;
+	rec->number = 0;
+	if (f->body_case == KVT__PEER__FRAME__BODY_XFER_GO)
+		rec->number = f->xfer_go->xfer;
+	return n->on_frame ? n->on_frame(n, p, f, e) : true;
+}
+
+void peer_path_changed(struct peer *p)
+{
+	(void)p;
+}
+
+void tcp_accept_data(struct kvtd *d, int fd, const char *from)
+{
+	struct node *n = node_of(d);
+	char rest[8];
+
+	/* not a byte beyond the preamble was taken */
+	n->n_data++;
+	n->n_data_from = strncmp(from, "127.0.0.1:", 10) == 0;
+	ck_assert_int_eq(recv(fd, rest, sizeof(rest), 0), 4);
+	ck_assert(!memcmp(rest, "rest", 4));
+	close(fd);
+}
+
+/* ---------------------------------------------------------------- in the place of transports */
+
+static void fake_describe(struct kvtd *d, Kvt__Peer__Hello *hello, struct kvt_arena *a)
+{
+	(void)d;
+	(void)a;
+	hello->features |= 1;
+}
+
+static bool fake_ready(struct peer *p, char *why, size_t len)
+{
+	(void)p;
+	(void)why;
+	(void)len;
+	return true;
+}
+
+static const struct net_ops fake_local = { .name = "local",
+					   .id = NET_LOCAL,
+					   .describe = fake_describe,
+					   .peer_ready = fake_ready };
+static const struct net_ops fake_tcp = { .name = "tcp",
+					 .id = NET_TCP,
+					 .describe = fake_describe,
+					 .peer_ready = fake_ready };
+const struct net_ops *const net_transports[NET_COUNT] = { &fake_local, &fake_tcp };
+
+/* ---------------------------------------------------------------- nodes */
+
+static void on_ticker(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	(void)arg;
+}
+
+void fixture_setup(void)
+{
+	struct timeval tv = { .tv_usec = 5000 };
+
+	base = event_base_new();
+	ticker = event_new(base, -1, EV_PERSIST, on_ticker, NULL);
+	event_add(ticker, &tv);
+}
+
+void fixture_teardown(void)
+{
+	for (int i = 0; i < NODES_MAX; i++)
+		if (nodes[i])
+			node_end(nodes[i]);
+	event_free(ticker);
+	event_base_free(base);
+}
+
+void run_once(void)
+{
+	event_base_loop(base, EVLOOP_ONCE);
+}
+
+void run_for(uint64_t ms)
+{
+	uint64_t until = now_ms() + ms;
+
+	while (now_ms() < until)
+		run_once();
+}
+
+static void set_text(char **field, const char *text)
+{
+	free(*field);
+	*field = strdup(text);
+}
+
+struct node *node_new(const char *name)
+{
+	struct node *n = calloc(1, sizeof(*n));
+	struct kvt_err e;
+	int slot = 0;
+
+	ck_assert_ptr_nonnull(n);
+	ck_assert_msg(conf_load(NULL, &n->d.conf, &e) == KVT_OK, "%s", e.text);
+	set_text(&n->d.conf->node, name);
+	n->d.conf->insecure_loopback = true;
+	n->d.base = base;
+	n->d.pidfd = -1;
+	for (int i = 0; i < OBJ_KINDS; i++)
+		TAILQ_INIT(&n->d.objects[i]);
+	snprintf(n->d.node, sizeof(n->d.node), "%s", name);
+	snprintf(n->name, sizeof(n->name), "%s", name);
+	evutil_secure_rng_get_bytes(n->d.epoch, sizeof(n->d.epoch));
+	ck_assert_int_eq(loop_init(&n->d), 0);
+	ck_assert_int_eq(worker_init(&n->d, 1), 0);
+	ck_assert_int_eq(peers_init(&n->d, &e), KVT_OK);
+	while (nodes[slot])
+		ck_assert_int_lt(++slot, NODES_MAX);
+	nodes[slot] = n;
+	return n;
+}
+
+void node_listen(struct node *n, const char *address)
+{
+	struct kvt_err e = { 0 };
+
+	n->d.conf->listen.item[n->d.conf->listen.n++] = strdup(address);
+	ck_assert_msg(peers_listen(&n->d, &e) == KVT_OK, "%s", e.text);
+}
+
+struct node *node_up(const char *name)
+{
+	struct node *n = node_new(name);
+
+	node_listen(n, "127.0.0.1:0");
+	return n;
+}
+
+void node_end(struct node *n)
+{
+	for (int i = 0; i < NODES_MAX; i++)
+		if (nodes[i] == n)
+			nodes[i] = NULL;
+	peers_stop(&n->d);
+	peer_put(n->last_up);
+	peers_done(&n->d);
+	worker_done(&n->d);
+	loop_done(&n->d);
+	ck_assert_uint_eq(node_peers(n), 0);
+	conf_free(n->d.conf);
+	free(n);
+}
+
+unsigned node_conns(const struct node *n)
+{
+	struct peer_conn *c;
+	unsigned count = 0;
+
+	TAILQ_FOREACH(c, &n->d.peers->conns, link)
+		count++;
+	return count;
+}
+
+unsigned node_peers(const struct node *n)
+{
+	return (unsigned)n->d.n_objects[KVT__OBJECT__OBJECT_PEER];
+}
+
+uint16_t node_port(const struct node *n)
+{
+	return addr_port(&n->d.peers->listeners[0].addr);
+}
+
+/* ---------------------------------------------------------------- wants */
+
+void token_of(const struct node *n, struct kvt_token *t)
+{
+	memset(t, 0, sizeof(*t));
+	memcpy(t->addrs, n->d.advertise, sizeof(t->addrs));
+	t->n_addrs = n->d.n_advertise;
+	memcpy(t->epoch, n->d.epoch, sizeof(t->epoch));
+	snprintf(t->node, sizeof(t->node), "%s", n->name);
+	snprintf(t->cluster, sizeof(t->cluster), "%s", n->d.conf->cluster);
+	t->client = 1;
+}
+
+static void on_answer(struct peer_wait *w, struct peer *p, const struct kvt_err *e)
+{
+	struct ask *a = container_of(w, struct ask, wait);
+
+	a->answers++;
+	if (p)
+		a->peer = peer_get(p);
+	else
+		a->err = *e;
+}
+
+void ask(struct node *n, struct ask *a, const struct kvt_token *t)
+{
+	memset(a, 0, sizeof(*a));
+	a->wait.fn = on_answer;
+	peer_want(&n->d, t, &a->wait);
+	ck_assert_uint_eq(a->answers, 0);
+}
+
+struct peer *ask_wait(struct node *n, struct ask *a, const struct kvt_token *t)
+{
+	ask(n, a, t);
+	run_until(a->answers);
+	ck_assert_uint_eq(a->answers, 1);
+	return a->peer;
+}
+
+void ask_done(struct ask *a)
+{
+	peer_put(a->peer);
+	a->peer = NULL;
+}
+
+void send_number(struct peer *p, uint64_t number)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferGo go = KVT__PEER__XFER_GO__INIT;
+
+	go.xfer = number;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_GO;
+	f.xfer_go = &go;
+	peer_send(p, &f);
+}
+
+/* ---------------------------------------------------------------- strangers */
+
+static void loopback(struct sockaddr_in *sin, uint16_t port)
+{
+	memset(sin, 0, sizeof(*sin));
+	sin->sin_family = AF_INET;
+	sin->sin_port = htons(port);
+	sin->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+}
+
+void stranger_connect(struct stranger *s, const struct node *n)
+{
+	struct sockaddr_in sin;
+
+	memset(s, 0, sizeof(*s));
+	loopback(&sin, node_port(n));
+	s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	ck_assert_int_eq(connect(s->fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
+	fcntl(s->fd, F_SETFL, O_NONBLOCK);
+}
+
+void stranger_listen(struct stranger *s, uint16_t *port)
+{
+	struct sockaddr_in sin;
+	socklen_t len = sizeof(sin);
+
+	memset(s, 0, sizeof(*s));
+	loopback(&sin, 0);
+	s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	ck_assert_int_eq(bind(s->fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
+	ck_assert_int_eq(listen(s->fd, 8), 0);
+	ck_assert_int_eq(getsockname(s->fd, (struct sockaddr *)&sin, &len), 0);
+	*port = ntohs(sin.sin_port);
+}
+
+void stranger_accept(struct stranger *s, struct stranger *listener)
+{
+	memset(s, 0, sizeof(*s));
+	run_until((s->fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0);
+}
+
+void stranger_send(struct stranger *s, const void *bytes, size_t n)
+{
+	ck_assert_int_eq(send(s->fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
+}
+
+void stranger_frame(struct stranger *s, Kvt__Peer__Frame *f)
+{
+	uint8_t buf[8192];
+	uint32_t be;
+	size_t n;
+
+	if (!f->seq)
+		f->seq = ++s->seq;
+	n = kvt__peer__frame__get_packed_size(f);
+	ck_assert_uint_le(n + 4, sizeof(buf));
+	be = htonl((uint32_t)n);
+	memcpy(buf, &be, 4);
+	kvt__peer__frame__pack(f, buf + 4);
+	stranger_send(s, buf, n + 4);
+}
+
+void good_hello(Kvt__Peer__Hello *h, const char *name, const struct node *n, uint8_t epoch)
+{
+	static uint8_t epochs[256][KVT_EPOCH_BYTES];
+	static uint8_t key[PEER_KEY_BYTES];
+
+	memset(epochs[epoch], epoch, sizeof(epochs[epoch]));
+	kvt__peer__hello__init(h);
+	h->version_major = 1;
+	h->node = (char *)name;
+	h->expect_node = (char *)n->name;
+	h->epoch.data = epochs[epoch];
+	h->epoch.len = KVT_EPOCH_BYTES;
+	h->cluster = n->d.conf->cluster;
+	h->streams = 2;
+	h->version = "9.9";
+	h->connection = 77;
+	h->data_key.data = key;
+	h->data_key.len = sizeof(key);
+}
+
+void stranger_hello(struct stranger *s, Kvt__Peer__Hello *h)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+
+	f.body_case = KVT__PEER__FRAME__BODY_HELLO;
+	f.hello = h;
+	stranger_frame(s, &f);
+}
+
+static void stranger_read(struct stranger *s)
+{
+	ssize_t n;
+
+	while (!s->ended && s->got < sizeof(s->in)) {
+		n = recv(s->fd, s->in + s->got, sizeof(s->in) - s->got, 0);
+		if (n < 0 && errno == EAGAIN)
+			return;
+		if (n <= 0)
+			s->ended = true;
+		else
+			s->got += (size_t)n;
+	}
+}
+
+bool stranger_ended(struct stranger *s)
+{
+	stranger_read(s);
+	return s->ended;
+}
+
+Kvt__Peer__Frame *stranger_next(struct stranger *s)
+{
+	Kvt__Peer__Frame *f;
+	uint32_t len;
+
+	stranger_read(s);
+	if (s->got < 4)
+		return NULL;
+	memcpy(&len, s->in, 4);
+	len = ntohl(len);
+	if (s->got < 4 + len)
+		return NULL;
+	f = kvt__peer__frame__unpack(NULL, len, s->in + 4);
+	ck_assert_ptr_nonnull(f);
+	memmove(s->in, s->in + 4 + len, s->got - 4 - len);
+	s->got -= 4 + len;
+	return f;
+}
+
+Kvt__Peer__Frame *stranger_expect(struct stranger *s, Kvt__Peer__Frame__BodyCase body)
+{
+	Kvt__Peer__Frame *f;
+
+	for (;;) {
+		run_until((f = stranger_next(s)) || s->ended);
+		ck_assert_msg(f != NULL, "the connection ended before frame kind %d", body);
+		if (f->body_case == body)
+			return f;
+		kvt__peer__frame__free_unpacked(f, NULL);
+	}
+}
+
+void stranger_expect_bye(struct stranger *s, enum kvt_status status, const char *part)
+{
+	Kvt__Peer__Frame *f = stranger_expect(s, KVT__PEER__FRAME__BODY_BYE);
+
+	ck_assert_msg(f->bye->status == (uint32_t)status, "bye is %u \"%s\", not %d",
+		      f->bye->status, f->bye->text, status);
+	ck_assert_msg(strstr(f->bye->text, part) != NULL, "\"%s\" lacks \"%s\"", f->bye->text,
+		      part);
+	kvt__peer__frame__free_unpacked(f, NULL);
+	run_until(stranger_ended(s));
+}
+
+void stranger_close(struct stranger *s)
+{
+	close(s->fd);
+	s->fd = -1;
+}

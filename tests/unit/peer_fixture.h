@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Several daemons' peers in one process, on one event base: what is above them (peer_msg.c) and
+ * beside them (transports) is replaced by records of what was called. And strangers: plain sockets
+ * that speak the protocol by hand, or do not.
+ */
+#ifndef KVT_TESTS_UNIT_PEER_FIXTURE_H
+#define KVT_TESTS_UNIT_PEER_FIXTURE_H
+
+#include "kvtd.h"
+#include "peer.h"
+#include "peer_conn.h"
+
+#define NODE_FRAMES 4096
+
+struct node_frame {
+	struct peer *from;
+	Kvt__Peer__Frame__BodyCase body;
+	uint64_t number; /* xfer of XferGo, on of Draining */
+};
+
+struct node {
+	struct kvtd d;
+	char name[KVT_NODE_MAX + 1];
+	unsigned n_up, n_down, n_data, n_data_from;
+	enum kvt_status down_status;
+	char down_text[KVT_ERR_TEXT];
+	struct peer *last_up; /* a reference */
+	struct node_frame frames[NODE_FRAMES];
+	unsigned n_frames;
+	bool (*on_frame)(struct node *n, struct peer *p, const Kvt__Peer__Frame *f,
+			 struct kvt_err *e);
+};
+
+/* A want and its answer. */
+struct ask {
+	struct peer_wait wait;
+	unsigned answers;
+	struct peer *peer; /* a reference */
+	struct kvt_err err;
+};
+
+struct stranger {
+	int fd;
+	uint8_t in[65536];
+	size_t got;
+	bool ended;
+	uint64_t seq;
+};
+
+extern struct event_base *base;
+
+void fixture_setup(void);
+void fixture_teardown(void); /* ends all nodes */
+
+/* Not listening yet: its conf may be changed. */
+struct node *node_new(const char *name);
+void node_listen(struct node *n, const char *address);
+struct node *node_up(const char *name); /* both, on 127.0.0.1:0 */
+void node_end(struct node *n);
+unsigned node_conns(const struct node *n); /* connections of any state */
+unsigned node_peers(const struct node *n); /* listed ones */
+uint16_t node_port(const struct node *n);
+
+void token_of(const struct node *n, struct kvt_token *t);
+void ask(struct node *n, struct ask *a, const struct kvt_token *t);
+/* Asks and waits for the answer. */
+struct peer *ask_wait(struct node *n, struct ask *a, const struct kvt_token *t);
+void ask_done(struct ask *a);
+void send_number(struct peer *p, uint64_t number); /* XferGo */
+
+/* Turns the loop until cond, 10 s at most. */
+#define run_until(cond)                                                         \
+	do {                                                                    \
+		uint64_t until_ = now_ms() + 10000;                             \
+		while (!(cond)) {                                               \
+			ck_assert_msg(now_ms() < until_, "never came: " #cond); \
+			run_once();                                             \
+		}                                                               \
+	} while (0)
+void run_once(void);	   /* waits for something, 5 ms at most */
+void run_for(uint64_t ms); /* to see that something does not happen */
+
+void stranger_connect(struct stranger *s, const struct node *n);
+void stranger_listen(struct stranger *s, uint16_t *port); /* fd listens */
+void stranger_accept(struct stranger *s, struct stranger *listener);
+void stranger_send(struct stranger *s, const void *bytes, size_t n);
+void stranger_frame(struct stranger *s, Kvt__Peer__Frame *f); /* seq is filled in if 0 */
+void stranger_hello(struct stranger *s, Kvt__Peer__Hello *h);
+/* A good Hello for n; strings and bytes borrowed. epoch: every byte of it. */
+void good_hello(Kvt__Peer__Hello *h, const char *name, const struct node *n, uint8_t epoch);
+/* What came: the next whole frame (free with kvt__peer__frame__free_unpacked), or NULL. */
+Kvt__Peer__Frame *stranger_next(struct stranger *s);
+/* Turns the loop until a frame of that kind came; others are dropped. */
+Kvt__Peer__Frame *stranger_expect(struct stranger *s, Kvt__Peer__Frame__BodyCase body);
+void stranger_expect_bye(struct stranger *s, enum kvt_status status, const char *part);
+bool stranger_ended(struct stranger *s); /* reads; the other side closed */
+void stranger_close(struct stranger *s);
+
+#endif

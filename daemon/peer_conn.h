@@ -197,7 +197,8 @@ void hello_receive(struct peer_conn *c, const Kvt__Peer__Frame *f);
 /* A connection in whose way nothing stands any more is looked at again. */
 void hello_admit(struct peer_conn *c);
 void hello_init(struct peers *ps);
-/* A dial of ours has an outcome: connections held for it are looked at again, deferred. */
+/* A dial of ours has an outcome: connections held for it are looked at again; or deferred. */
+void hello_dial_over_now(struct peers *ps);
 void hello_dial_over(struct peers *ps);
 /* Asks a live connection for an immediate answer. */
 void hello_probe(struct peer_conn *live);

@@ -24,6 +24,7 @@ enum dial_state {
 	DIAL_BACKOFF, /* they wait for retry_ms */
 	DIAL_LOOKUP,  /* for the addresses of a name, or for the worker that finds them */
 	DIAL_CONN,    /* for a connection's proof */
+	DIAL_GONE,    /* in the graveyard */
 };
 
 struct peer_dial {
@@ -97,6 +98,7 @@ static void dial_free(struct peer_dial *dial)
 	struct peers *ps = dial->ps;
 
 	dial_stop_try(dial);
+	dial->state = DIAL_GONE;
 	loop_undefer(ps->d, &dial->step);
 	TAILQ_REMOVE(&ps->dials, dial, link);
 	ps->n_dials--;
@@ -130,6 +132,16 @@ static void dial_note(struct peer_dial *dial, enum kvt_status status, const char
 	kvt_fail(&dial->last, status, "%s", text);
 }
 
+static void dial_log_failed(struct peer_dial *dial)
+{
+	const char *text = dial->last.text;
+	bool named = !strncmp(text, dial->node, strlen(dial->node));
+
+	log_limited(&dial->ps->log, LOG_INFO_, "peer %s%s%s, next try not before %" PRIu64 " ms",
+		    dial->node, named ? "" : ": ", named ? text + strlen(dial->node) : text,
+		    dial->backoff_ms);
+}
+
 static void dial_round_failed(struct peer_dial *dial)
 {
 	struct peers *ps = dial->ps;
@@ -149,12 +161,10 @@ static void dial_round_failed(struct peer_dial *dial)
 		dial->backoff_ms = max;
 	dial->retry_ms = now_ms() + dial->backoff_ms;
 	dial->state = DIAL_IDLE;
-	log_limited(&ps->log, LOG_INFO_, "peer %s: %s, next try not before %" PRIu64 " ms",
-		    dial->node, dial->last.text, dial->backoff_ms);
+	dial_log_failed(dial);
 	TAILQ_REMOVE(&ps->dials, dial, link);
 	TAILQ_INSERT_TAIL(&ps->dials, dial, link);
 	dials_prune(ps);
-	hello_dial_over(ps);
 }
 
 /* An equal share of what is left for each address that is left. */
@@ -291,8 +301,10 @@ void dial_failed(struct peer_dial *dial, const struct kvt_err *e)
 	dial_note(dial, e->status, why);
 	dial->conn = NULL;
 	event_del(dial->timer);
-	hello_dial_over(dial->ps);
-	dial_next(dial);
+	/* the other side's own dial may be here and held for this one */
+	hello_dial_over_now(dial->ps);
+	if (dial->state != DIAL_GONE)
+		dial_next(dial);
 }
 
 /* The back-off is over, or this try took too long. */

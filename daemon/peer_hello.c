@@ -278,10 +278,8 @@ static bool is_held(const struct peer_conn *c)
 	return c->state == CONN_HELD && !c->rival && !c->ending;
 }
 
-/* Our own dials may have had an outcome. */
-static void held_run(struct loop_call *call)
+void hello_dial_over_now(struct peers *ps)
 {
-	struct peers *ps = container_of(call, struct peers, held_call);
 	struct peer_conn *c, *next;
 
 	for (c = TAILQ_FIRST(&ps->conns); c; c = next) {
@@ -294,6 +292,11 @@ static void held_run(struct loop_call *call)
 		else
 			hello_admit(c);
 	}
+}
+
+static void held_run(struct loop_call *call)
+{
+	hello_dial_over_now(container_of(call, struct peers, held_call));
 }
 
 void hello_init(struct peers *ps)

@@ -62,10 +62,19 @@ check_PROGRAMS += tests/unit/test_net
 tests_unit_test_net_SOURCES = tests/unit/test_net.c tests/unit/net_fixture.c tests/unit/net_fixture.h
 tests_unit_test_net_LDADD = $(unit_daemon)
 
+check_PROGRAMS += tests/unit/test_addr
+tests_unit_test_addr_SOURCES = tests/unit/test_addr.c
+tests_unit_test_addr_LDADD = $(unit_daemon)
+
 check_PROGRAMS += tests/unit/test_peer
 tests_unit_test_peer_SOURCES = tests/unit/test_peer.c \
 	tests/unit/peer_fixture.c tests/unit/peer_fixture.h
 tests_unit_test_peer_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_peer_strangers
+tests_unit_test_peer_strangers_SOURCES = tests/unit/test_peer_strangers.c \
+	tests/unit/peer_fixture.c tests/unit/peer_fixture.h
+tests_unit_test_peer_strangers_LDADD = $(unit_daemon)
 endif
 
 TESTS += $(check_PROGRAMS)

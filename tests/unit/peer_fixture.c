@@ -3,6 +3,7 @@
 #include "peer_fixture.h"
 
 #include <arpa/inet.h>
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -13,11 +14,14 @@
 #include "main.h"
 #include "worker.h"
 
-#define NODES_MAX 64
+#define NODES_MAX     64
+#define STRANGERS_MAX 256
 
 struct event_base *base;
 static struct node *nodes[NODES_MAX];
 static struct event *ticker;
+static unsigned fds_at_start;
+static int stranger_fds[STRANGERS_MAX]; /* 0: none */
 
 /* ---------------------------------------------------------------- in the place of peer_msg.c */
 
@@ -114,10 +118,22 @@ static void on_ticker(evutil_socket_t fd, short what, void *arg)
 	(void)arg;
 }
 
+static unsigned open_fds(void)
+{
+	DIR *dir = opendir("/proc/self/fd");
+	unsigned n = 0;
+
+	while (readdir(dir))
+		n++;
+	closedir(dir);
+	return n;
+}
+
 void fixture_setup(void)
 {
 	struct timeval tv = { .tv_usec = 5000 };
 
+	fds_at_start = open_fds();
 	base = event_base_new();
 	ticker = event_new(base, -1, EV_PERSIST, on_ticker, NULL);
 	event_add(ticker, &tv);
@@ -130,6 +146,10 @@ void fixture_teardown(void)
 			node_end(nodes[i]);
 	event_free(ticker);
 	event_base_free(base);
+	for (int i = 0; i < STRANGERS_MAX; i++)
+		if (stranger_fds[i])
+			close(stranger_fds[i]);
+	ck_assert_uint_eq(open_fds(), fds_at_start);
 }
 
 void run_once(void)
@@ -287,6 +307,17 @@ void send_number(struct peer *p, uint64_t number)
 
 /* ---------------------------------------------------------------- strangers */
 
+static void stranger_is(struct stranger *s, int fd)
+{
+	int slot = 0;
+
+	ck_assert_int_gt(fd, 0);
+	s->fd = fd;
+	while (stranger_fds[slot])
+		ck_assert_int_lt(++slot, STRANGERS_MAX);
+	stranger_fds[slot] = fd;
+}
+
 static void loopback(struct sockaddr_in *sin, uint16_t port)
 {
 	memset(sin, 0, sizeof(*sin));
@@ -301,7 +332,7 @@ void stranger_connect(struct stranger *s, const struct node *n)
 
 	memset(s, 0, sizeof(*s));
 	loopback(&sin, node_port(n));
-	s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	stranger_is(s, socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
 	ck_assert_int_eq(connect(s->fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
 	fcntl(s->fd, F_SETFL, O_NONBLOCK);
 }
@@ -313,7 +344,7 @@ void stranger_listen(struct stranger *s, uint16_t *port)
 
 	memset(s, 0, sizeof(*s));
 	loopback(&sin, 0);
-	s->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+	stranger_is(s, socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
 	ck_assert_int_eq(bind(s->fd, (struct sockaddr *)&sin, sizeof(sin)), 0);
 	ck_assert_int_eq(listen(s->fd, 8), 0);
 	ck_assert_int_eq(getsockname(s->fd, (struct sockaddr *)&sin, &len), 0);
@@ -322,8 +353,11 @@ void stranger_listen(struct stranger *s, uint16_t *port)
 
 void stranger_accept(struct stranger *s, struct stranger *listener)
 {
+	int fd;
+
 	memset(s, 0, sizeof(*s));
-	run_until((s->fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0);
+	run_until((fd = accept4(listener->fd, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC)) >= 0);
+	stranger_is(s, fd);
 }
 
 void stranger_send(struct stranger *s, const void *bytes, size_t n)
@@ -443,6 +477,9 @@ void stranger_expect_bye(struct stranger *s, enum kvt_status status, const char 
 
 void stranger_close(struct stranger *s)
 {
+	for (int i = 0; i < STRANGERS_MAX; i++)
+		if (stranger_fds[i] == s->fd)
+			stranger_fds[i] = 0;
 	close(s->fd);
 	s->fd = -1;
 }

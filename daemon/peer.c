@@ -321,6 +321,7 @@ static void self_run(struct loop_call *call)
  */
 static void self_lose(struct peers *ps)
 {
+	struct peer *self = ps->d->self;
 	struct self_frame *q;
 
 	self_broken(ps, "no memory for a frame: all local transfers end");
@@ -330,7 +331,10 @@ static void self_lose(struct peers *ps)
 	}
 	ps->self_queued = 0;
 	ps->self_seq_in = ps->self_seq_out;
-	peer_down(ps->d->self, KVT_PEER_LOST, "no memory for a frame between local clients");
+	/* peer_down lets go of a peer for good; this one stays */
+	peer_get(self);
+	peer_down(self, KVT_PEER_LOST, "no memory for a frame between local clients");
+	self->down = false;
 }
 
 static void self_lose_run(struct loop_call *call)

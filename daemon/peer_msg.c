@@ -12,6 +12,7 @@ typedef bool frame_fn(struct peer *p, const void *m, struct kvt_err *e);
 static bool on_draining(struct peer *p, const Kvt__Peer__Draining *m, struct kvt_err *e)
 {
 	(void)e;
+	p->draining = m->on;
 	log_info("peer %s: %s", p->node, m->on ? "drains" : "takes grants again");
 	return true;
 }

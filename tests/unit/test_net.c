@@ -9,7 +9,7 @@
 
 static struct net_fixture f;
 
-#define TRANSPORTS 1
+#define TRANSPORTS 2
 
 static int op_of(int i)
 {

@@ -34,6 +34,9 @@ struct cache *cache_find(struct client *c, uint64_t handle); /* or NULL */
  */
 enum kvt_status cache_get(struct cache *k, struct kvt_err *e);
 void cache_put(struct cache *k);
+/* The plane lies inside its region, for n_blocks >= 1; i is its number, for the text. */
+enum kvt_status cache_check_plane(const struct cache_plane *p, uint32_t i, uint32_t n_blocks,
+				  struct kvt_err *e);
 bool cache_uses(const struct cache *k, const struct region *r);
 void caches_client_gone(struct client *c); /* users are gone already */
 /* Deletes the caches over r (users are gone already). */

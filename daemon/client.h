@@ -58,10 +58,22 @@ struct client {
 	struct transfer *transfers;
 
 	struct quota quota;
+	struct region_failures *failures; /* private to region.c */
 	struct client_event_list events;
 	struct client_conn *conn;	 /* private to client.c */
 	struct client_hash_links *links; /* private to client.c */
 };
+
+enum kvt_status clients_init(struct kvtd *d, struct kvt_err *e);
+/* Begins the end of all clients: Bye says status and text. */
+void clients_close_all(struct kvtd *d, enum kvt_status status, const char *text);
+bool clients_all_gone(const struct kvtd *d);
+void clients_tell_draining(struct kvtd *d);
+void clients_done(struct kvtd *d);
+/* A new connection; takes fd. */
+void client_new(struct kvtd *d, int fd, const char *tenant, bool admin);
+/* A region of c left the state IMPORTING: a parked request is tried again. */
+void client_unpark(struct client *c);
 
 /* By the id in tickets, UP only; or NULL. */
 struct client *client_find(struct kvtd *d, uint64_t client_id);
@@ -75,8 +87,9 @@ bool client_was_here(struct kvtd *d, uint64_t client_id);
 void client_event_post(struct client *c, struct client_event *e);
 void client_event_cancel(struct client *c, struct client_event *e);
 
-/* A late reply, to a handler that returned KVT_PENDING. body may be NULL; id 0: nothing is sent
- * unless status is not KVT_OK. Fine on a CLOSING client. */
+/* A late reply, to a handler that returned KVT_PENDING. body carries the handle that the request
+ * named and what else there is to say; it may be NULL. id 0: nothing is sent unless status is not
+ * KVT_OK. Fine on a CLOSING client. */
 void client_reply(struct client *c, uint64_t id, const struct kvt_err *e, const Kvt__Reply *body);
 
 /* An object of the client was freed: a CLOSING client ends with its last one. */

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The daemon as a whole: what all parts stand on, the order in which they start and stop, tickets,
- * and draining. Owns struct kvtd's own fields; the modules' fields are theirs.
+ * The daemon as a whole: what all parts stand on, and tickets. Owns struct kvtd's own fields; the
+ * modules' fields are theirs, and start.c's is the order in which they come and go.
  */
 #include "kvtd.h"
 
@@ -67,4 +67,9 @@ enum kvt_status kvtd_ticket(struct kvtd *d, uint64_t client_id, const uint8_t *s
 		memcpy(t.secret, secret, sizeof(t.secret));
 	}
 	return kvt_token_format(&t, buf, len, e);
+}
+
+const char *kvtd_version(void)
+{
+	return PACKAGE_VERSION;
 }

@@ -60,6 +60,7 @@ struct kvtd {
 	struct net_state *net[8]; /* by enum net_id */
 	struct listeners *listeners;
 	struct admin *admin;
+	struct drain *drain;
 };
 
 /*
@@ -73,6 +74,10 @@ void kvtd_done(struct kvtd *d);
 enum kvt_status kvtd_start(struct kvtd *d, struct kvt_err *e);
 void kvtd_stop(struct kvtd *d);
 
+const char *kvtd_version(void); /* "0.1.0" */
+/* What only the modules can judge of a configuration. */
+enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e);
+
 /* Makes ticket text of a client. */
 enum kvt_status kvtd_ticket(struct kvtd *d, uint64_t client_id, const uint8_t *secret, char *buf,
 			    size_t len, struct kvt_err *e);
@@ -80,6 +85,10 @@ enum kvt_status kvtd_ticket(struct kvtd *d, uint64_t client_id, const uint8_t *s
  * timeout_ms has passed, if `then_exit`. */
 void kvtd_drain(struct kvtd *d, uint64_t timeout_ms, bool then_exit, const char *why);
 void kvtd_resume(struct kvtd *d);
+/* Fences everything and ends the loop, without waiting for grants to end by themselves. */
+void kvtd_end(struct kvtd *d, const char *why);
+bool kvtd_is_ending(const struct kvtd *d);
+void drain_done(struct kvtd *d);
 /* Called when a grant, transfer or service was freed: draining may be over. */
 void kvtd_object_gone(struct kvtd *d);
 

@@ -9,6 +9,19 @@ kvtd_files += daemon/service.c daemon/service.tbl
 kvtd_files += daemon/transfer.c daemon/transfer.h daemon/transfer.tbl daemon/transfer_impl.h
 kvtd_files += daemon/transfer_req.c daemon/hold.c daemon/token_status.c
 kvtd_files += daemon/path.c daemon/path.h daemon/peer_msg.c
+kvtd_files += daemon/admin.c daemon/admin.h
+kvtd_files += daemon/cache.c daemon/cache.h
+kvtd_files += daemon/client.c daemon/client.h
+kvtd_files += daemon/client_conn.c daemon/client_conn.h
+kvtd_files += daemon/client_hello.c
+kvtd_files += daemon/drain.c
+kvtd_files += daemon/list.c
+kvtd_files += daemon/listen.c daemon/listen.h
+kvtd_files += daemon/region.c daemon/region.h
+kvtd_files += daemon/request.c daemon/request.h
+kvtd_files += daemon/sd.c daemon/sd.h
+kvtd_files += daemon/start.c
+kvtd_files += daemon/status.c
 kvtd_files += daemon/conf.c daemon/conf.h daemon/conf.tbl
 kvtd_files += daemon/conf_scan.c daemon/conf_scan.h
 kvtd_files += daemon/fault.c daemon/fault.h
@@ -21,9 +34,7 @@ kvtd_files += daemon/net/end.c daemon/net/end.h
 kvtd_files += daemon/net/local.c daemon/net/transports.h
 kvtd_files += daemon/net/net.c daemon/net/net.h
 kvtd_files += daemon/net/sched.h
-kvtd_files += daemon/net/tcp.c daemon/net/tcp.h daemon/net/tcp_wire.h
-kvtd_files += daemon/net/tcp_hs.c daemon/net/tcp_io.c daemon/net/tcp_job.c
-kvtd_files += daemon/net/tcp_peer.c daemon/net/tcp_recv.c daemon/net/tcp_send.c
+kvtd_files += daemon/net/tcp.c
 kvtd_files += daemon/net/thread.c daemon/net/thread.h
 kvtd_files += daemon/obj.c daemon/obj.h
 kvtd_files += daemon/peer.c daemon/peer.h
@@ -37,10 +48,9 @@ kvtd_files += daemon/worker.c daemon/worker.h
 kvtd_libs = libkvtcommon.la libkvtproto.la libkvtpeerproto.la \
 	$(LIBEVENT_LIBS) $(PROTOBUF_C_LIBS) $(CONFUSE_LIBS) $(CRYPTO_LIBS) $(JANSSON_LIBS)
 
-## With the first file: remove one '#' from the lines below.
 noinst_LTLIBRARIES += libkvtdaemon.la
 libkvtdaemon_la_SOURCES = $(kvtd_files)
-#
-#sbin_PROGRAMS += kvtd
-#kvtd_SOURCES = daemon/main.c
-#kvtd_LDADD = libkvtdaemon.la $(kvtd_libs)
+
+sbin_PROGRAMS += kvtd
+kvtd_SOURCES = daemon/main.c
+kvtd_LDADD = libkvtdaemon.la $(kvtd_libs)

@@ -4,8 +4,6 @@
  */
 #include "obj.h"
 
-#include <stdlib.h>
-#include "fault.h"
 #include "kvtd.h"
 
 void obj_add(struct kvtd *d, struct obj *o, const struct obj_ops *ops)
@@ -37,11 +35,4 @@ struct obj *obj_find(struct kvtd *d, Kvt__Object kind, uint64_t id)
 			break;
 	}
 	return NULL;
-}
-
-void *obj_alloc(size_t n)
-{
-	if (fault_nth(FAULT_ALLOC_FAIL))
-		return NULL;
-	return calloc(1, n);
 }

@@ -39,7 +39,4 @@ TAILQ_HEAD(obj_list, obj);
 void obj_add(struct kvtd *d, struct obj *o, const struct obj_ops *ops);
 void obj_del(struct obj *o); /* nothing if it was never added */
 struct obj *obj_find(struct kvtd *d, Kvt__Object kind, uint64_t id); /* or NULL */
-/* Zeroed memory for an object, for free(); NULL: none, or fault point alloc-fail. */
-void *obj_alloc(size_t n);
-
 #endif

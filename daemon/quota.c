@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "alloc.h"
 #include "client.h"
 #include "kvtd.h"
 #include "units.h"
@@ -50,7 +51,7 @@ enum kvt_status quota_attach(struct client *c, struct kvt_err *e)
 			break;
 	}
 	if (!k) {
-		k = obj_alloc(sizeof(*k));
+		k = kvtd_calloc(1, sizeof(*k));
 		if (!k)
 			return kvt_fail_nomem(e, "a quota key");
 		k->uid = c->uid;

@@ -40,6 +40,7 @@ void region_poison(struct region *r);
 /* Users of a cache over a region that is STOPPING have come down to 0. */
 void region_users_gone(struct client *c);
 void regions_client_gone(struct client *c);
+uint64_t region_bytes_max(const struct kvtd *d); /* that may be registered on the node */
 
 /* Request handlers */
 int req_region_begin(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,

@@ -30,6 +30,7 @@ struct request_row {
 	uint8_t roles;
 	uint8_t fds_min;
 	uint8_t fds_max; /* another number of fds: INVALID before the handler */
+	uint16_t handle; /* offset of the handle in the request's body, 0: it names none */
 };
 
 extern const struct request_row request_table[];
@@ -38,5 +39,17 @@ extern const unsigned request_table_rows;
 /* Looks the row up, checks role, Hello and fds, calls it. Same result as request_fn. */
 int request_dispatch(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
 		     struct kvt_arena *a, struct kvt_err *e);
+
+/* Handlers of requests about no object */
+int req_list(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+	     struct kvt_arena *a, struct kvt_err *e);
+int req_status(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+	       struct kvt_arena *a, struct kvt_err *e);
+int req_drain(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+	      struct kvt_arena *a, struct kvt_err *e);
+int req_resume(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+	       struct kvt_arena *a, struct kvt_err *e);
+int req_reload(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+	       struct kvt_arena *a, struct kvt_err *e);
 
 #endif

@@ -129,7 +129,7 @@ START_TEST(deferred)
 	ck_assert_str_eq(trace, "");
 	for (int i = 0; i < 10; i++)
 		event_base_loop(d.base, EVLOOP_NONBLOCK);
-	ck_assert_str_eq(trace, "a.ba.b");
+	ck_assert_str_eq(trace, "a.a.b");
 	loop_undefer(&d, &call_a); /* not queued: nothing */
 }
 END_TEST

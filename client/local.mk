@@ -30,7 +30,10 @@ kvtctl_files += client/ctl/ask.c client/ctl/objects.c client/ctl/status.c
 kvtctl_files += client/ctl/table.c client/ctl/verbs.c
 
 kvtbench_files =
-#kvtbench_files += client/bench/main.c
+kvtbench_files += client/bench/main.c client/bench/bench.h
+kvtbench_files += client/bench/base.c client/bench/cache.c client/bench/client.c
+kvtbench_files += client/bench/daemons.c client/bench/options.c client/bench/report.c
+kvtbench_files += client/bench/shape.c
 
 include_HEADERS += client/kvt.h
 
@@ -51,8 +54,7 @@ kvtctl_SOURCES = $(kvtctl_files)
 kvtctl_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
 	$(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS) $(JANSSON_LIBS)
 
-## With the first file: remove one '#' from the lines.
-#bin_PROGRAMS += kvtbench
-#kvtbench_SOURCES = $(kvtbench_files)
-#kvtbench_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
-#	$(PROTOBUF_C_LIBS) $(JANSSON_LIBS)
+bin_PROGRAMS += kvtbench
+kvtbench_SOURCES = $(kvtbench_files)
+kvtbench_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
+	$(PROTOBUF_C_LIBS) $(JANSSON_LIBS) -lm

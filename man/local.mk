@@ -2,3 +2,4 @@
 
 #dist_man_MANS += man/kvtd.8
 dist_man_MANS += man/kvtctl.1
+dist_man_MANS += man/kvtbench.1

@@ -75,6 +75,11 @@ check_PROGRAMS += tests/unit/test_peer_strangers
 tests_unit_test_peer_strangers_SOURCES = tests/unit/test_peer_strangers.c \
 	tests/unit/peer_fixture.c tests/unit/peer_fixture.h
 tests_unit_test_peer_strangers_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_bench
+tests_unit_test_bench_SOURCES = tests/unit/test_bench.c client/bench/cache.c \
+	client/bench/shape.c client/bench/bench.h
+tests_unit_test_bench_LDADD = $(unit_client)
 endif
 
 TESTS += $(check_PROGRAMS)

@@ -50,6 +50,14 @@ static inline void sched_del(struct sched *s, struct sched_entry *e)
 	TAILQ_REMOVE(&s->ring[e->priority], e, link);
 }
 
+static inline bool sched_is_empty(const struct sched *s)
+{
+	for (int i = 0; i < SCHED_LEVELS; i++)
+		if (!TAILQ_EMPTY(&s->ring[i]))
+			return false;
+	return true;
+}
+
 /* The entry whose turn it is, or NULL if there is none; it stays, behind the others of its kind. */
 static inline struct sched_entry *sched_next(struct sched *s)
 {

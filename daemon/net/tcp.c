@@ -1,51 +1,68 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * tcp.c - transport "tcp": not here yet, and it says so
+ * tcp.c - transport "tcp": the bytes of a transfer over pooled data connections to its peer
+ *
+ * The source's daemon sends, the destination's places; both are jobs of the same kind at their own
+ * end. Owns the table of functions and the transport's start and end; peers and their connections
+ * are in tcp_peer.c, proofs in tcp_hs.c, jobs in tcp_job.c, threads in tcp_io.c, tcp_send.c and
+ * tcp_recv.c, and the bytes on the wire are described in tcp_wire.h.
  */
 #include <stdio.h>
-#include <unistd.h>
+#include <stdlib.h>
+#include "net/tcp.h"
 #include "net/transports.h"
-#include "peer.h"
 
 static bool tcp_probe(struct kvtd *d, char *why, size_t len)
 {
 	(void)d;
-	snprintf(why, len, "absent, because this build has none yet");
-	return false;
+	(void)why;
+	(void)len;
+	return true;
 }
 
 static enum kvt_status tcp_open(struct kvtd *d, struct kvt_err *e)
 {
-	(void)d;
-	return kvt_fail(e, KVT_UNSUPPORTED, "tcp: this build has none yet");
+	struct tcp *t = calloc(1, sizeof(*t));
+	uint64_t threads = d->conf->tcp_threads;
+
+	if (!t)
+		return kvt_fail_nomem(e, "transport tcp");
+	t->d = d;
+	t->refs = 1;
+	if (threads)
+		t->max_threads = net_thread_count(threads, NET_THREADS_MAX);
+	else
+		t->max_threads = net_thread_count(d->conf->local_threads, TCP_THREADS_MAX);
+	LIST_INIT(&t->handshakes);
+	LIST_INIT(&t->peers);
+	d->net[NET_TCP] = (struct net_state *)t;
+	return KVT_OK;
+}
+
+void tcp_put(struct tcp *t)
+{
+	if (--t->refs)
+		return;
+	tcp_threads_free(t);
+	free(t);
 }
 
 static void tcp_close(struct kvtd *d)
 {
-	(void)d;
-}
+	struct tcp *t = tcp_of(d);
+	struct tcp_peer *tp, *next;
 
-static bool tcp_peer_ready(struct peer *p, char *why, size_t len)
-{
-	return tcp_probe(p->d, why, len);
-}
-
-static enum kvt_status tcp_offer(struct net_job *job, uint64_t *key, struct kvt_err *e)
-{
-	(void)key;
-	return tcp_open(job->d, e);
-}
-
-static void tcp_submit(struct net_job *job)
-{
-	net_job_refused(job, KVT_UNSUPPORTED);
-}
-
-void tcp_accept_data(struct kvtd *d, int fd, const char *from)
-{
-	(void)d;
-	(void)from;
-	close(fd);
+	if (!t)
+		return;
+	tcp_hs_close(t);
+	tcp_threads_stop(t);
+	/* nobody else says now that connections are broken; they come down with loop_done() */
+	for (tp = LIST_FIRST(&t->peers); tp; tp = next) {
+		next = LIST_NEXT(tp, link);
+		tcp_peer_destroy(tp);
+	}
+	d->net[NET_TCP] = NULL;
+	tcp_put(t);
 }
 
 const struct net_ops net_tcp = {
@@ -62,10 +79,10 @@ const struct net_ops net_tcp = {
 	.region_add = net_no_region_add,
 	.region_del = net_no_region_del,
 	.region_base = net_cpu_base,
-	.peer_add = net_no_peer,
-	.peer_del = net_no_peer,
+	.peer_add = tcp_peer_add,
+	.peer_del = tcp_peer_del,
 	.peer_ready = tcp_peer_ready,
 	.offer = tcp_offer,
 	.submit = tcp_submit,
-	.fence = net_job_refused_fence,
+	.fence = tcp_fence,
 };

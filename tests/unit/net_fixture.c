@@ -19,8 +19,6 @@
 
 /* ---- what the transports want of peer.c */
 
-static struct net_fixture *current;
-
 struct peer *peer_get(struct peer *p)
 {
 	p->refs++;
@@ -182,7 +180,6 @@ static void node_init(struct node *n, struct net_fixture *f, const char *name)
 void fixture_init(struct net_fixture *f, enum net_id id, uint32_t streams, bool ipv6)
 {
 	memset(f, 0, sizeof(*f));
-	current = f;
 	ck_assert_int_eq(mem_guard_init(), 0);
 	f->base = event_base_new();
 	f->ops = net_transports[id];
@@ -216,6 +213,18 @@ static bool is_ready(void *arg)
 			return false;
 	}
 	return true;
+}
+
+static bool is_up(void *arg)
+{
+	struct peer *p = arg;
+
+	return p->data_connections >= 1;
+}
+
+void fixture_wait_up(struct net_fixture *f, int end)
+{
+	ck_assert(wait_until(f, is_up, &f->node[end].peer));
 }
 
 void fixture_connect(struct net_fixture *f)
@@ -273,6 +282,14 @@ struct node *fixture_node(struct net_fixture *f, int end)
 }
 
 /* ---- memory */
+
+bool in_time(struct net_fixture *f, uint64_t *deadline)
+{
+	if (!*deadline)
+		*deadline = now_ms() + WAIT_MS;
+	run_for(f, 1);
+	return now_ms() < *deadline;
+}
 
 static uint64_t part_pool(const struct geo_part *p)
 {
@@ -497,7 +514,8 @@ static void on_done(struct net_job *job, enum kvt_status status, const char *tex
 {
 	struct side *s = container_of(job, struct side, job);
 
-	ck_assert_int_eq(s->fenced, 0);
+	ck_assert(!s->fencing);
+	ck_assert_int_eq(s->done, 0);
 	s->done++;
 	s->status = status;
 	snprintf(s->text, sizeof(s->text), "%s", text);
@@ -507,6 +525,8 @@ static void on_fenced(struct net_job *job)
 {
 	struct side *s = container_of(job, struct side, job);
 
+	ck_assert(s->fencing);
+	ck_assert_int_eq(s->fenced, 0);
 	s->fenced++;
 }
 
@@ -573,6 +593,7 @@ void xfer_start(struct xfer *x)
 
 void side_fence_start(struct xfer *x, int end)
 {
+	x->end[end].fencing = true;
 	x->f->ops->fence(&x->end[end].job);
 	ck_assert_int_eq(x->end[end].fenced, 0);
 }

@@ -52,6 +52,11 @@ void run_for(struct net_fixture *f, int ms);
 /* Runs the loop until fn(arg) holds, with the same deadline. */
 bool wait_until(struct net_fixture *f, bool (*fn)(void *arg), void *arg);
 
+/* For polling: runs the loop for a moment; false: WAIT_MS passed. *deadline is 0 at first. */
+bool in_time(struct net_fixture *f, uint64_t *deadline);
+/* Waits for a data connection. */
+void fixture_wait_up(struct net_fixture *f, int end);
+
 /* ---- geometry */
 
 struct geo_part {
@@ -80,6 +85,7 @@ struct side {
 	int fd;
 	struct ext_map *map;
 	struct net_job job;
+	bool fencing;
 	int done, fenced;
 	enum kvt_status status;
 	char text[KVT_ERR_TEXT];

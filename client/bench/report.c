@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * report.c - the result, for people or as one JSON object
+ */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdio.h>
+#include "bench.h"
+#include "units.h"
+
+static int report_json(const struct opts *o, const struct result *r)
+{
+	json_t *j;
+	int rc;
+
+	j = json_pack(
+		"{sf sf sf sf sf sf sf sf sI sI sI sI sf ss sb si ss ss ss sb}", "gbytes_per_s",
+		r->gbytes_per_s, "baseline_gbytes_per_s", r->baseline_gbytes_per_s, "ratio",
+		r->ratio, "ratio_min", r->ratio_min, "ratio_max", r->ratio_max, "p50_us", r->p50_us,
+		"p99_us", r->p99_us, "p999_us", r->p999_us, "pieces", (json_int_t)r->pieces,
+		"pieces_coalesced", (json_int_t)r->pieces_coalesced, "request_bytes",
+		(json_int_t)r->request_bytes, "daemon_rss_bytes", (json_int_t)r->daemon_rss_bytes,
+		"cpu_s_per_gb", r->cpu_s_per_gb, "path", r->path, "verified", r->verified, "runs",
+		r->runs, "op", o->push ? "push" : "pull", "via", o->tcp ? "tcp" : "local", "shape",
+		o->shape.name, "fragmented", o->fragmented);
+	if (!j) {
+		bench_error("no memory for JSON");
+		return -1;
+	}
+	rc = json_dumpf(j, stdout, JSON_COMPACT | JSON_REAL_PRECISION(6));
+	printf("\n");
+	json_decref(j);
+	return rc;
+}
+
+static void print_us(const char *title, double us)
+{
+	char buf[KVT_UNITS_LEN];
+
+	printf("  %s %s", title, kvt_format_duration((uint64_t)(us * 1000), buf));
+}
+
+int report(const struct opts *o, const struct result *r)
+{
+	char a[KVT_UNITS_LEN], b[KVT_UNITS_LEN];
+
+	if (o->json)
+		return report_json(o, r);
+	printf("%s of %s, %s: %u planes x %u blocks, %s at once\n", o->push ? "push" : "pull",
+	       o->shape.name, o->fragmented ? "fragmented" : "coalesced", o->shape.planes,
+	       o->shape.blocks, kvt_format_size(shape_bytes(&o->shape), a));
+	printf("  rate       %s over %s; %" PRIu64 " transfers, %" PRIu64 " clients, %" PRIu64
+	       " each in flight\n",
+	       kvt_format_rate(r->gbytes_per_s * 1e9, a), r->path, r->transfers, o->clients,
+	       o->inflight);
+	printf("  baseline   %s by %s, %" PRIu64 " %s\n",
+	       kvt_format_rate(r->baseline_gbytes_per_s * 1e9, a),
+	       o->tcp ? "raw TCP over loopback" : "memcpy", o->tcp ? o->streams : o->threads,
+	       o->tcp ? "streams" : "threads");
+	printf("  ratio      %.3f, %.3f to %.3f in %d runs\n", r->ratio, r->ratio_min, r->ratio_max,
+	       r->runs);
+	printf("  latency  ");
+	print_us("p50", r->p50_us);
+	print_us(" p99", r->p99_us);
+	print_us(" p99.9", r->p999_us);
+	printf("\n  request    %s for %" PRIu64 " pieces, moved as %" PRIu64 "\n",
+	       kvt_format_size(r->request_bytes, a), r->pieces, r->pieces_coalesced);
+	printf("  daemon     %s of its own memory, %.3f CPU s per GB (kvtbench's included)\n",
+	       r->daemon_rss_bytes ? kvt_format_size(r->daemon_rss_bytes, b) : "?",
+	       r->cpu_s_per_gb);
+	printf("  bytes      %s\n",
+	       r->verified ? "every one verified, and the guards around" : "not verified");
+	return 0;
+}

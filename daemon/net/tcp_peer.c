@@ -1,0 +1,320 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * tcp_peer.c - the data connections of a peer: made, counted, lost, made again
+ *
+ * Owns struct tcp_peer and struct tcp_conn. The side that dialled the control connection keeps
+ * `streams` data connections; one that is lost takes every moving job of the peer with it, see
+ * tcp_wire.h. A connection's thread says that it is broken and never touches it again; the loop
+ * frees it.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "net/tcp.h"
+
+static void stream_dial(struct tcp_stream *s);
+
+struct tcp_peer *tcp_peer_get(struct tcp_peer *tp)
+{
+	tp->refs++;
+	return tp;
+}
+
+void tcp_peer_put(struct tcp_peer *tp)
+{
+	if (--tp->refs)
+		return;
+	LIST_REMOVE(tp, link);
+	tcp_put(tp->t);
+	peer_put(tp->peer);
+	pthread_mutex_destroy(&tp->lock);
+	for (uint32_t i = 0; i < tp->n_streams; i++)
+		event_free(tp->streams[i].timer);
+	free(tp->streams);
+	loop_bury(tp->d, tp, free);
+}
+
+/* ---- dialling */
+
+static void stream_later(struct tcp_stream *s)
+{
+	struct tcp_peer *tp = s->tp;
+	uint64_t max = tp->d->conf->redial_max;
+	struct timeval tv;
+
+	s->backoff_ms = s->backoff_ms ? s->backoff_ms * 2 : TCP_REDIAL_MIN_MS;
+	if (max && s->backoff_ms > max)
+		s->backoff_ms = max;
+	tv = (struct timeval){ .tv_sec = (time_t)(s->backoff_ms / 1000),
+			       .tv_usec = (suseconds_t)(s->backoff_ms % 1000) * 1000 };
+	evtimer_add(s->timer, &tv);
+}
+
+void tcp_stream_failed(struct tcp_stream *s, const char *why)
+{
+	struct tcp_peer *tp = s->tp;
+
+	snprintf(tp->why, sizeof(tp->why), "%s", why);
+	log_limited(&tp->t->limit, LOG_WARN_, "peer %s: data connection %u to %s failed: %s",
+		    tp->node, s->index, tp->peer->address, why);
+	stream_later(s);
+}
+
+static void stream_dial(struct tcp_stream *s)
+{
+	char why[160];
+
+	s->hs = tcp_dial(s, why, sizeof(why));
+	if (!s->hs)
+		tcp_stream_failed(s, why);
+}
+
+static void on_redial(evutil_socket_t fd, short what, void *arg)
+{
+	(void)fd;
+	(void)what;
+	stream_dial(arg);
+}
+
+static bool streams_init(struct tcp_peer *tp, uint32_t n)
+{
+	if (!n)
+		n = 1;
+	if (n > TCP_STREAMS_MAX)
+		n = TCP_STREAMS_MAX;
+	tp->streams = calloc(n, sizeof(*tp->streams));
+	if (!tp->streams)
+		return false;
+	for (uint32_t i = 0; i < n; i++) {
+		struct tcp_stream *s = &tp->streams[i];
+
+		s->tp = tp;
+		s->index = i;
+		s->timer = evtimer_new(tp->d->base, on_redial, s);
+		if (!s->timer)
+			return false;
+		tp->n_streams = i + 1;
+	}
+	return true;
+}
+
+/* ---- peers */
+
+void tcp_peer_add(struct peer *p)
+{
+	struct tcp_peer *tp;
+
+	if (p->self)
+		return;
+	tp = calloc(1, sizeof(*tp));
+	if (!tp) {
+		log_err("peer %s: no memory for its data connections", p->node);
+		return;
+	}
+	tp->d = p->d;
+	tp->t = tcp_of(p->d);
+	tp->t->refs++;
+	tp->peer = peer_get(p);
+	tp->refs = 1;
+	snprintf(tp->node, sizeof(tp->node), "%s", p->node);
+	snprintf(tp->why, sizeof(tp->why), "it is being made");
+	tp->gather = p->d->conf->tcp_gather;
+	if (tp->gather > TCP_BUF_BYTES)
+		tp->gather = TCP_BUF_BYTES;
+	tp->max_sending = p->d->conf->tcp_peer_jobs ? p->d->conf->tcp_peer_jobs : 1;
+	pthread_mutex_init(&tp->lock, NULL);
+	TAILQ_INIT(&tp->conns);
+	TAILQ_INIT(&tp->active);
+	TAILQ_INIT(&tp->waiting);
+	sched_init(&tp->sched);
+	LIST_INSERT_HEAD(&tp->t->peers, tp, link);
+	p->net[NET_TCP] = tp;
+	if (!p->dialled)
+		return;
+	if (!streams_init(tp, p->streams)) {
+		log_err("peer %s: no memory for its data connections", p->node);
+		tcp_peer_del(p);
+		return;
+	}
+	for (uint32_t i = 0; i < tp->n_streams; i++)
+		stream_dial(&tp->streams[i]);
+}
+
+/* Ends all jobs that may have had bytes on a connection. Locked. */
+static void end_active(struct tcp_peer *tp, const char *text)
+{
+	struct tcp_job *tj;
+
+	/* those that wait have none; they must not become active while we are at it */
+	tp->cutting = true;
+	while ((tj = TAILQ_FIRST(&tp->active)))
+		net_end(&tj->end, KVT_TRANSPORT, text);
+	tp->cutting = false;
+}
+
+void tcp_peer_close(struct tcp_peer *tp)
+{
+	struct tcp_conn *c;
+	struct tcp_job *tj;
+
+	tp->gone = true;
+	for (uint32_t i = 0; i < tp->n_streams; i++) {
+		evtimer_del(tp->streams[i].timer);
+		tcp_hs_cancel(tp->streams[i].hs);
+	}
+	pthread_mutex_lock(&tp->lock);
+	if (!TAILQ_EMPTY(&tp->active) || !TAILQ_EMPTY(&tp->waiting))
+		log_err("peer %s: tcp: it goes while jobs are on it", tp->node);
+	end_active(tp, "the peer is gone");
+	while ((tj = TAILQ_FIRST(&tp->waiting)))
+		net_end(&tj->end, KVT_TRANSPORT, "the peer is gone");
+	/* their threads see it, and let go of them */
+	TAILQ_FOREACH(c, &tp->conns, link)
+		shutdown(c->fd, SHUT_RDWR);
+	pthread_mutex_unlock(&tp->lock);
+}
+
+void tcp_peer_del(struct peer *p)
+{
+	struct tcp_peer *tp = tcp_peer_of(p);
+
+	if (!tp)
+		return;
+	p->net[NET_TCP] = NULL;
+	tcp_peer_close(tp);
+	tcp_peer_put(tp);
+}
+
+bool tcp_peer_ready(struct peer *p, char *why, size_t len)
+{
+	struct tcp_peer *tp = tcp_peer_of(p);
+
+	if (p->data_connections)
+		return true;
+	if (p->self)
+		snprintf(why, len, "both ends are on this node");
+	else
+		snprintf(why, len, "no data connection to %s: %s", p->node,
+			 tp ? tp->why : "no memory for one");
+	return false;
+}
+
+/* ---- connections */
+
+static void conn_free(struct tcp_conn *c)
+{
+	if (c->fd >= 0)
+		close(c->fd);
+	free(c);
+}
+
+static void conns_changed(struct tcp_peer *tp, int by)
+{
+	struct peer *p = tp->peer;
+	bool was = p->data_connections > 0;
+
+	p->data_connections += (uint32_t)by;
+	if (!tp->gone && was != (p->data_connections > 0))
+		peer_path_changed(p);
+}
+
+static void conn_down(struct loop_call *call)
+{
+	struct tcp_conn *c = container_of(call, struct tcp_conn, down_call);
+	struct tcp_peer *tp = c->tp;
+	bool redial = !tp->gone && c->index < tp->n_streams;
+
+	if (!tp->gone) {
+		snprintf(tp->why, sizeof(tp->why), "%s", c->why);
+		log_limited(&tp->t->limit, LOG_WARN_, "peer %s: data connection %u lost: %s",
+			    tp->node, c->index, c->why);
+	}
+	c->th->n_conns--;
+	conns_changed(tp, -1);
+	if (redial)
+		stream_later(&tp->streams[c->index]);
+	conn_free(c);
+	tcp_peer_put(tp);
+}
+
+void tcp_conn_break(struct tcp_conn *c, const char *why)
+{
+	struct tcp_peer *tp = c->tp;
+	char text[KVT_ERR_TEXT];
+
+	if (why != c->why)
+		snprintf(c->why, sizeof(c->why), "%s", why);
+	snprintf(text, sizeof(text), "data connection to %s lost: %s", tp->node, why);
+	pthread_mutex_lock(&tp->lock);
+	TAILQ_REMOVE(&tp->conns, c, link);
+	end_active(tp, text);
+	tcp_activate_waiting(tp);
+	if (c->tx.tj)
+		net_end_put(&c->tx.tj->end);
+	if (c->rx.tj)
+		net_end_put(&c->rx.tj->end);
+	c->tx.tj = c->rx.tj = NULL;
+	pthread_mutex_unlock(&tp->lock);
+	c->down_call.fn = conn_down;
+	loop_post(tp->d, &c->down_call);
+}
+
+/* A stream that is made anew: the other side has given the old connection up. */
+static void cut_stream(struct tcp_peer *tp, uint32_t index)
+{
+	struct tcp_conn *c;
+
+	pthread_mutex_lock(&tp->lock);
+	TAILQ_FOREACH(c, &tp->conns, link)
+		if (c->index == index)
+			shutdown(c->fd, SHUT_RDWR);
+	pthread_mutex_unlock(&tp->lock);
+}
+
+void tcp_conn_up(struct tcp_peer *tp, int fd, uint32_t index)
+{
+	struct tcp_conn *c = calloc(1, sizeof(*c));
+	char why[160] = "no memory for a data connection";
+	int err;
+
+	cut_stream(tp, index);
+	if (c)
+		c->th = tcp_thread_pick(tp->t, why, sizeof(why));
+	if (!c || !c->th) {
+		free(c);
+		close(fd);
+		log_err("peer %s: data connection %u: %s", tp->node, index, why);
+		if (index < tp->n_streams)
+			stream_later(&tp->streams[index]);
+		return;
+	}
+	c->tp = tcp_peer_get(tp);
+	c->fd = fd;
+	c->index = index;
+	c->rx.ctl_have = TCP_TRAILER_BYTES; /* as if a frame had just ended */
+	c->th->n_conns++;
+	pthread_mutex_lock(&tp->lock);
+	TAILQ_INSERT_TAIL(&tp->conns, c, link);
+	c->want_out = !sched_is_empty(&tp->sched);
+	err = tcp_thread_adopt(c->th, c);
+	pthread_mutex_unlock(&tp->lock);
+	conns_changed(tp, 1);
+	if (index < tp->n_streams)
+		tp->streams[index].backoff_ms = 0;
+	log_debug("peer %s: data connection %u is up", tp->node, index);
+	if (err)
+		tcp_conn_break(c, strerror(-err));
+}
+
+void tcp_peer_destroy(struct tcp_peer *tp)
+{
+	struct tcp_conn *c;
+
+	while ((c = TAILQ_FIRST(&tp->conns)))
+		tcp_conn_break(c, "the daemon ends");
+	if (tcp_peer_of(tp->peer) == tp)
+		tcp_peer_del(tp->peer);
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * test_bench.c - what kvtbench measures is moved by others; that it would notice a wrong byte is
+ * tested here, with memory of its own and a loop in place of the daemons
+ */
+#include <check.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "bench/bench.h"
+#include "main.h"
+
+static char said[400];
+
+void bench_error(const char *fmt, ...)
+{
+	va_list ap;
+
+	va_start(ap, fmt);
+	vsnprintf(said, sizeof(said), fmt, ap);
+	va_end(ap);
+}
+
+struct pair {
+	struct opts o;
+	struct side src, dst;
+};
+
+static char *block_at(const struct side *s, uint32_t plane, uint32_t block)
+{
+	return s->base + plane * s->plane_stride + GUARD + block * s->block_bytes;
+}
+
+static void move_run(struct pair *p, uint32_t plane, uint32_t lane, uint32_t i, uint32_t run)
+{
+	const struct shape *s = &p->o.shape;
+	uint64_t len = s->slice ? s->slice : s->src_bytes;
+
+	memcpy(block_at(&p->dst, plane, p->dst.blocks[lane * s->blocks + i]) + run * s->dst_stride,
+	       block_at(&p->src, plane, p->src.blocks[i]) + run * s->src_stride, len);
+}
+
+static void move_all(struct pair *p)
+{
+	const struct shape *s = &p->o.shape;
+
+	for (uint32_t plane = 0; plane < s->planes; plane++)
+		for (uint32_t lane = 0; lane < p->o.inflight; lane++)
+			for (uint32_t i = 0; i < s->blocks; i++)
+				for (uint32_t run = 0; run < (s->slice ? s->runs : 1); run++)
+					move_run(p, plane, lane, i, run);
+}
+
+static void pair_init(struct pair *p, const struct shape *shape, bool fragmented, uint64_t inflight)
+{
+	*p = (struct pair){
+		.o = { .shape = *shape, .fragmented = fragmented, .inflight = inflight }
+	};
+	ck_assert_int_eq(side_layout(&p->src, &p->o, false, 7), 0);
+	ck_assert_int_eq(side_layout(&p->dst, &p->o, true, 7), 0);
+	ck_assert_uint_eq(p->src.len, p->src.planes * p->src.plane_stride + GUARD);
+	p->src.base = calloc(1, p->src.len);
+	p->dst.base = calloc(1, p->dst.len);
+	ck_assert(p->src.base && p->dst.base);
+	side_fill(&p->src, 42);
+	side_wipe(&p->dst);
+}
+
+static void pair_done(struct pair *p)
+{
+	free(p->src.base);
+	free(p->dst.base);
+	free(p->src.blocks);
+	free(p->dst.blocks);
+}
+
+static int check(struct pair *p)
+{
+	char text[160];
+
+	return side_check(&p->dst, &p->o.shape, 42, text, sizeof(text));
+}
+
+/* Every byte that is there matters. */
+static void flip_all(struct pair *p)
+{
+	for (uint64_t at = 0; at < p->dst.len; at++) {
+		p->dst.base[at] ^= 0x10;
+		ck_assert_msg(check(p) != 0, "byte %lu does not matter", (unsigned long)at);
+		p->dst.base[at] ^= 0x10;
+	}
+	ck_assert_int_eq(check(p), 0);
+}
+
+static const struct shape shapes[] = {
+	{ .name = "plain", .planes = 2, .blocks = 5, .src_bytes = 24, .dst_bytes = 24 },
+	{ .name = "odd", .planes = 1, .blocks = 3, .src_bytes = 13, .dst_bytes = 13 },
+	{ .name = "byte", .planes = 1, .blocks = 1, .src_bytes = 1, .dst_bytes = 1 },
+	{ .name = "slices",
+	  .planes = 2,
+	  .blocks = 2,
+	  .src_bytes = 64,
+	  .dst_bytes = 40,
+	  .slice = 9,
+	  .src_stride = 16,
+	  .dst_stride = 10,
+	  .runs = 4 },
+};
+
+START_TEST(test_every_byte_matters)
+{
+	const struct shape *s = &shapes[_i / 4];
+	struct pair p;
+
+	pair_init(&p, s, _i & 1, _i & 2 ? 3 : 1);
+	ck_assert_int_ne(check(&p), 0);
+	move_all(&p);
+	ck_assert_int_eq(check(&p), 0);
+	flip_all(&p);
+	pair_done(&p);
+}
+END_TEST
+
+START_TEST(test_a_block_of_another_place)
+{
+	struct shape s = { .planes = 2, .blocks = 4, .src_bytes = 8, .dst_bytes = 8 };
+	struct pair p;
+
+	pair_init(&p, &s, true, 1);
+	move_all(&p);
+	memcpy(block_at(&p.dst, 0, p.dst.blocks[1]), block_at(&p.dst, 0, p.dst.blocks[2]), 8);
+	ck_assert_int_ne(check(&p), 0);
+	move_all(&p);
+	memcpy(block_at(&p.dst, 0, p.dst.blocks[1]), block_at(&p.dst, 1, p.dst.blocks[1]), 8);
+	ck_assert_int_ne(check(&p), 0);
+	pair_done(&p);
+}
+END_TEST
+
+/* Coalesced: the blocks of a lane follow one another. Fragmented: each block is there once. */
+START_TEST(test_block_lists)
+{
+	struct shape s = { .planes = 1, .blocks = 100, .src_bytes = 8, .dst_bytes = 8 };
+	bool seen[400] = { false };
+	struct pair p;
+
+	pair_init(&p, &s, false, 3);
+	for (uint32_t i = 0; i < 300; i++)
+		if (i % 100)
+			ck_assert_uint_eq(p.dst.blocks[i], p.dst.blocks[i - 1] + 1);
+	pair_done(&p);
+
+	pair_init(&p, &s, true, 3);
+	ck_assert_uint_le(p.dst.pool, 400);
+	for (uint32_t i = 0; i < p.dst.pool; i++) {
+		ck_assert_uint_lt(p.dst.blocks[i], p.dst.pool);
+		ck_assert(!seen[p.dst.blocks[i]]);
+		seen[p.dst.blocks[i]] = true;
+	}
+	ck_assert_int_ne(memcmp(p.src.blocks, p.dst.blocks, 100 * sizeof(uint32_t)), 0);
+	pair_done(&p);
+}
+END_TEST
+
+START_TEST(test_shapes)
+{
+	struct shape s;
+
+	ck_assert_int_eq(shape_parse("llama3-8b:2048", &s), 0);
+	ck_assert_uint_eq(shape_bytes(&s), 256 << 20);
+	ck_assert_int_eq(shape_parse("mla-page1", &s), 0);
+	ck_assert_uint_eq(s.planes * s.blocks, 499712);
+	ck_assert_str_eq(s.name, "mla-page1:8192");
+	ck_assert_int_eq(shape_parse("hetero-70b", &s), 0);
+	ck_assert_uint_eq(s.planes * s.blocks * s.runs, 1310720);
+	ck_assert_uint_eq(shape_bytes(&s), 320 << 20);
+	ck_assert_int_eq(shape_parse("llama3-8b:1", &s), 0);
+	ck_assert_uint_eq(s.blocks, 1);
+	ck_assert_int_ne(shape_parse("llama3", &s), 0);
+	ck_assert_ptr_nonnull(strstr(said, "llama3"));
+	ck_assert_int_ne(shape_parse("llama3-8b:", &s), 0);
+	ck_assert_int_ne(shape_parse("llama3-8b:0", &s), 0);
+	ck_assert_int_ne(shape_parse("llama3-8b:1x", &s), 0);
+}
+END_TEST
+
+Suite *test_suite(void)
+{
+	Suite *s = suite_create("bench");
+	TCase *t = tcase_create("verify");
+
+	tcase_add_loop_test(t, test_every_byte_matters, 0,
+			    4 * (int)(sizeof(shapes) / sizeof(*shapes)));
+	tcase_add_test(t, test_a_block_of_another_place);
+	tcase_add_test(t, test_block_lists);
+	tcase_set_timeout(t, 60);
+	suite_add_tcase(s, t);
+	t = tcase_create("shapes");
+	tcase_add_test(t, test_shapes);
+	suite_add_tcase(s, t);
+	return s;
+}

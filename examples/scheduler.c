@@ -49,6 +49,10 @@ static void die(const char *fmt, ...)
 	vfprintf(stderr, fmt, ap);
 	fprintf(stderr, "\n");
 	va_end(ap);
+	for (int i = 0; i < WORKERS; i++) {
+		if (workers[i].pid > 0 && kill(workers[i].pid, SIGTERM) == 0)
+			waitpid(workers[i].pid, NULL, 0);
+	}
 	exit(1);
 }
 
@@ -71,7 +75,8 @@ static void start(struct worker *w, const char *self, const char *socket, const 
 		dup2(down[0], 0);
 		dup2(up[1], 1);
 		execlp(path, w->name, socket, shape, tokens, NULL);
-		die("cannot run %s: %s", path, strerror(errno));
+		fprintf(stderr, "scheduler: cannot run %s: %s\n", path, strerror(errno));
+		_exit(127);
 	}
 	close(down[0]);
 	close(up[1]);

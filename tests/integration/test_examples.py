@@ -1,0 +1,119 @@
+# SPDX-License-Identifier: Apache-2.0
+"""examples/: requests go on when a daemon is killed and started again under them."""
+import os
+import pathlib
+import signal
+import subprocess
+
+import pytest
+
+BUILD = pathlib.Path(os.environ["KVT_BUILD"])
+SLOW = 4 if os.environ.get("KVT_SANITIZE") else 1
+
+
+class Node:
+    """A daemon that can be killed and started again on the same socket."""
+
+    def __init__(self, folder, name):
+        self.folder = folder / name
+        self.folder.mkdir()
+        self.name = name
+        self.socket = self.folder / "kvtd.sock"
+        (self.folder / "kvtd.conf").write_text("")
+        self.process = None
+
+    def start(self):
+        with open(self.folder / "log", "a") as log:
+            self.process = subprocess.Popen(
+                [BUILD / "kvtd", "-f", "-c", self.folder / "kvtd.conf", "-n", self.name,
+                 "-s", self.socket, "-a", self.folder / "admin.sock", "-l", "127.0.0.1:0",
+                 "--insecure-loopback"], stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+    def kill(self):
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self):
+        self.process.terminate()
+        try:
+            assert self.process.wait(10 * SLOW) == 0
+        finally:
+            self.process.kill()
+
+
+@pytest.fixture
+def nodes(tmp_path):
+    pair = [Node(tmp_path, "node-a"), Node(tmp_path, "node-b")]
+    for node in pair:
+        node.start()
+    yield pair
+    for node in pair:
+        node.stop()
+    for node in pair:
+        print(f"--- log of {node.name}:\n" + (node.folder / "log").read_text())
+
+
+def scheduler(*args):
+    return subprocess.Popen([BUILD / "examples/scheduler", *map(str, args)], text=True,
+                            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                            stderr=subprocess.STDOUT)
+
+
+def finish(p, seconds=60):
+    try:
+        out, _ = p.communicate(timeout=seconds * SLOW)
+    except subprocess.TimeoutExpired:
+        p.terminate()
+        out, _ = p.communicate(timeout=10)
+        pytest.fail("the scheduler has not ended:\n" + out)
+    return out
+
+
+def read_until(p, text):
+    """The lines up to one that has the text."""
+    seen = ""
+    for line in p.stdout:
+        seen += line
+        if text in line:
+            return seen
+    pytest.fail(f"no '{text}' in\n{seen}")
+
+
+@pytest.mark.parametrize("victim", [0, 1], ids=["prefill's", "decode's"])
+@pytest.mark.parametrize("op", [[], ["--push"]], ids=["pull", "push"])
+def test_daemon_is_killed(nodes, op, victim):
+    p = scheduler(*op, "--tokens", 512, "--requests", 6, nodes[0].socket, nodes[1].socket)
+    try:
+        for _ in range(2):  # once in the middle of a request, once in the middle of another
+            out = read_until(p, "decode: DONE")
+            out += read_until(p, " 512 tokens")
+            nodes[victim].kill()
+            nodes[victim].start()
+        out += finish(p)
+    finally:
+        p.kill()
+    assert p.returncode == 0, out
+    assert "its daemon is gone" in out
+    assert out.count("guard bytes") >= 3, out
+
+
+def test_no_daemon(tmp_path, nodes):
+    p = scheduler("--tokens", 16, tmp_path / "none", nodes[1].socket)
+    out = finish(p)
+    assert p.returncode == 1
+    assert "prefill: connecting" in out and str(tmp_path / "none") in out
+
+
+@pytest.mark.parametrize("who", ["prefill", "decode"])
+def test_worker_dies(nodes, who):
+    p = scheduler("--tokens", 512, "--requests", 1000, nodes[0].socket, nodes[1].socket)
+    try:
+        read_until(p, "decode: DONE")
+        children = pathlib.Path(f"/proc/{p.pid}/task/{p.pid}/children").read_text().split()
+        names = {pathlib.Path(f"/proc/{c}/cmdline").read_bytes().split(b"\0")[0].decode(): int(c)
+                 for c in children}
+        os.kill(names[who], signal.SIGKILL)
+        out = finish(p)
+    finally:
+        p.kill()
+    assert p.returncode == 1 and f"{who} is gone" in out

@@ -124,7 +124,10 @@ static int wait_started(struct daemons *d, int i)
 		}
 		nap();
 	}
-	bench_error("kvtd does not answer: %s", e.text);
+	if (bench_stopped)
+		bench_error("interrupted");
+	else
+		bench_error("kvtd does not answer: %s", e.text);
 	return -1;
 }
 

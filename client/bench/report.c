@@ -40,6 +40,12 @@ static void print_us(const char *title, double us)
 	printf("  %s %s", title, kvt_format_duration((uint64_t)(us * 1000), buf));
 }
 
+static const char *count(uint64_t n, const char *what, char buf[KVT_UNITS_LEN])
+{
+	snprintf(buf, KVT_UNITS_LEN, "%" PRIu64 " %s%s", n, what, n == 1 ? "" : "s");
+	return buf;
+}
+
 int report(const struct opts *o, const struct result *r)
 {
 	char a[KVT_UNITS_LEN], b[KVT_UNITS_LEN];
@@ -49,14 +55,12 @@ int report(const struct opts *o, const struct result *r)
 	printf("%s of %s, %s: %u planes x %u blocks, %s at once\n", o->push ? "push" : "pull",
 	       o->shape.name, o->fragmented ? "fragmented" : "coalesced", o->shape.planes,
 	       o->shape.blocks, kvt_format_size(shape_bytes(&o->shape), a));
-	printf("  rate       %s over %s; %" PRIu64 " transfers, %" PRIu64 " clients, %" PRIu64
-	       " each in flight\n",
-	       kvt_format_rate(r->gbytes_per_s * 1e9, a), r->path, r->transfers, o->clients,
-	       o->inflight);
-	printf("  baseline   %s by %s, %" PRIu64 " %s\n",
-	       kvt_format_rate(r->baseline_gbytes_per_s * 1e9, a),
-	       o->tcp ? "raw TCP over loopback" : "memcpy", o->tcp ? o->streams : o->threads,
-	       o->tcp ? "streams" : "threads");
+	printf("  rate       %s over %s; %" PRIu64 " transfers, %s, %" PRIu64 " in flight%s\n",
+	       kvt_format_rate(r->gbytes_per_s * 1e9, a), r->path, r->transfers,
+	       count(o->clients, "client", b), o->inflight, o->clients > 1 ? " each" : "");
+	printf("  baseline   %s by %s, %s\n", kvt_format_rate(r->baseline_gbytes_per_s * 1e9, a),
+	       o->tcp ? "raw TCP over loopback" : "memcpy",
+	       o->tcp ? count(o->streams, "stream", b) : count(o->threads, "thread", b));
 	printf("  ratio      %.3f, %.3f to %.3f in %d runs\n", r->ratio, r->ratio_min, r->ratio_max,
 	       r->runs);
 	printf("  latency  ");

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "alloc.h"
 #include "peer_conn.h"
 
 /* Frames handled in one go from our own queue, beyond those that were there at its start. */
@@ -81,7 +82,7 @@ static const struct obj_ops peer_obj_ops = {
 
 struct peer *peer_new(struct peer_conn *c)
 {
-	struct peer *p = calloc(1, sizeof(*p));
+	struct peer *p = kvtd_calloc(1, sizeof(*p));
 	struct kvtd *d = c->ps->d;
 
 	if (!p)
@@ -302,6 +303,8 @@ static void self_run(struct loop_call *call)
 	struct peers *ps = container_of(call, struct peers, self_call);
 	struct self_frame *q;
 
+	if (ps->self_lost_call.queued)
+		return;
 	for (unsigned n = ps->self_queued + SELF_EXTRA; n; n--) {
 		q = STAILQ_FIRST(&ps->self_queue);
 		if (!q)
@@ -324,7 +327,7 @@ static void self_lose(struct peers *ps)
 	struct peer *self = ps->d->self;
 	struct self_frame *q;
 
-	self_broken(ps, "no memory for a frame: all local transfers end");
+	log_err("peer %s (self): no memory for a frame: all local transfers end", self->node);
 	while ((q = STAILQ_FIRST(&ps->self_queue))) {
 		STAILQ_REMOVE_HEAD(&ps->self_queue, link);
 		free(q);
@@ -345,8 +348,10 @@ static void self_lose_run(struct loop_call *call)
 static void self_send(struct peers *ps, Kvt__Peer__Frame *f)
 {
 	size_t len = kvt__peer__frame__get_packed_size(f);
-	struct self_frame *q = malloc(sizeof(*q) + len);
+	struct self_frame *q = NULL;
 
+	if (!ps->self_lost_call.queued)
+		q = kvtd_calloc(1, sizeof(*q) + len);
 	if (!q) {
 		loop_defer(ps->d, &ps->self_lost_call);
 		return;
@@ -374,8 +379,8 @@ void peer_send(struct peer *p, Kvt__Peer__Frame *f)
 
 enum kvt_status peers_init(struct kvtd *d, struct kvt_err *e)
 {
-	struct peers *ps = calloc(1, sizeof(*ps));
-	struct peer *self = calloc(1, sizeof(*self));
+	struct peers *ps = kvtd_calloc(1, sizeof(*ps));
+	struct peer *self = kvtd_calloc(1, sizeof(*self));
 
 	if (!ps || !self) {
 		free(ps);

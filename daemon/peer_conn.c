@@ -19,6 +19,7 @@
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
+#include "alloc.h"
 
 #define LENGTH_BYTES 4
 
@@ -450,7 +451,7 @@ static void on_probe(evutil_socket_t fd, short what, void *arg)
 
 struct peer_conn *conn_new(struct peers *ps, int fd, const struct addr *far, bool connecting)
 {
-	struct peer_conn *c = calloc(1, sizeof(*c));
+	struct peer_conn *c = kvtd_calloc(1, sizeof(*c));
 	int one = 1;
 
 	if (!c)

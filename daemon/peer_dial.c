@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "alloc.h"
 #include "worker.h"
 
 #define TARGETS_MAX 4 /* addresses of one name that are tried */
@@ -405,7 +406,7 @@ static void dial_lookup_start(struct peer_dial *dial, const char *host, uint16_t
 		event_in(dial->timer, try_ms(dial));
 	if (ps->lookup)
 		return;
-	l = calloc(1, sizeof(*l));
+	l = kvtd_calloc(1, sizeof(*l));
 	if (!l)
 		return; /* the limit of the try ends it */
 	l->ps = ps;
@@ -432,7 +433,7 @@ static bool same_addrs(const struct peer_dial *dial, const struct kvt_token *t)
 
 static struct peer_dial *dial_new(struct peers *ps, const struct kvt_token *t)
 {
-	struct peer_dial *dial = calloc(1, sizeof(*dial));
+	struct peer_dial *dial = kvtd_calloc(1, sizeof(*dial));
 
 	if (!dial)
 		return NULL;

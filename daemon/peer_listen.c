@@ -15,6 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "alloc.h"
 
 #define ACCEPTS_PER_TURN 16
 #define BACKLOG		 128
@@ -120,7 +121,7 @@ static bool source_is_full(struct peers *ps, const struct addr *from)
 
 static void newcomer_add(struct peers *ps, int fd, const struct addr *from)
 {
-	struct newcomer *n = calloc(1, sizeof(*n));
+	struct newcomer *n = kvtd_calloc(1, sizeof(*n));
 
 	if (!n) {
 		close(fd);

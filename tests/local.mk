@@ -6,7 +6,7 @@
 #	tests_unit_test_foo_SOURCES = tests/unit/test_foo.c
 #	tests_unit_test_foo_LDADD = $(unit_daemon)
 
-EXTRA_DIST += tests/run-tap tests/legs tests/leg.d tests/integration
+EXTRA_DIST += tests/run-tap tests/legs tests/leg.d tests/integration tests/data
 
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_COMPILER = $(top_srcdir)/tests/run-tap
@@ -61,6 +61,18 @@ tests_unit_test_conf_LDADD = $(unit_daemon)
 check_PROGRAMS += tests/unit/test_net
 tests_unit_test_net_SOURCES = tests/unit/test_net.c tests/unit/net_fixture.c tests/unit/net_fixture.h
 tests_unit_test_net_LDADD = $(unit_daemon)
+
+# the recorder of tests/data/wire is no test: built on demand
+EXTRA_PROGRAMS = tests/unit/wire_record
+wire_samples = tests/unit/wire_samples.c tests/unit/wire_samples.h
+tests_unit_wire_record_SOURCES = tests/unit/wire_record.c $(wire_samples)
+tests_unit_wire_record_LDADD = libkvtpeerproto.la libkvtcommon.la libkvtproto.la \
+	$(PROTOBUF_C_LIBS)
+CLEANFILES += tests/unit/wire_record
+
+check_PROGRAMS += tests/unit/test_wire
+tests_unit_test_wire_SOURCES = tests/unit/test_wire.c $(wire_samples)
+tests_unit_test_wire_LDADD = $(unit_common) libkvtpeerproto.la
 
 check_PROGRAMS += tests/unit/test_addr
 tests_unit_test_addr_SOURCES = tests/unit/test_addr.c

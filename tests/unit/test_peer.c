@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "fault.h"
 #include "peer_fixture.h"
 
 static struct kvt_token tok;
@@ -446,6 +447,61 @@ START_TEST(not_allowed)
 }
 END_TEST
 
+/* Every Nth allocation fails, on both sides: the want fails, and the next one goes through. */
+START_TEST(no_memory)
+{
+#ifdef KVT_FAULTS
+	struct node *a = node_up("node-a"), *b = node_up("node-b");
+	unsigned failed = 0;
+	char spec[32];
+
+	a->d.conf->redial_max = 10;
+	for (int nth = 1; nth < 12; nth++) {
+		token_of(b, &tok);
+		snprintf(spec, sizeof(spec), "alloc-fail=%d", nth);
+		ck_assert_int_eq(fault_set(spec), 0);
+		ask_wait(a, &one, &tok);
+		ck_assert_int_eq(fault_set("alloc-fail=0"), 0);
+		failed += !one.peer;
+		ask_done(&one);
+		ck_assert_ptr_nonnull(ask_wait(a, &one, &tok));
+		ask_done(&one);
+		node_end(b);
+		b = node_up("node-b");
+		run_until(!node_conns(a));
+	}
+	ck_assert_uint_ge(failed, 4);
+#else
+	test_skip("no fault points in this build");
+#endif
+}
+END_TEST
+
+/* A frame to ourselves that is lost takes all with it, and the next one arrives. */
+START_TEST(self_no_memory)
+{
+#ifdef KVT_FAULTS
+	struct node *a = node_up("node-a");
+
+	send_number(a->d.self, 1);
+	ck_assert_int_eq(fault_set("alloc-fail=1"), 0);
+	send_number(a->d.self, 2);
+	ck_assert_int_eq(fault_set("alloc-fail=0"), 0);
+	send_number(a->d.self, 3);
+	run_until(a->n_down == 1);
+	ck_assert_int_eq(a->down_status, KVT_PEER_LOST);
+	ck_assert(!a->d.self->down);
+	ck_assert_uint_eq(a->d.counts.internal, 0);
+	ck_assert_uint_eq(a->n_frames, 0);
+	send_number(a->d.self, 4);
+	run_until(a->n_frames == 1);
+	ck_assert_uint_eq(a->frames[0].number, 4);
+#else
+	test_skip("no fault points in this build");
+#endif
+}
+END_TEST
+
 /* ---------------------------------------------------------------- listening */
 
 START_TEST(listen_refusals)
@@ -583,10 +639,11 @@ Suite *test_suite(void)
 	const TTest *proof[] = { proven_both_ways, frames_in_order, row, ipv6, by_name, NULL };
 	const TTest *no[] = { other_cluster, other_node, own_id, two_of_one_name, NULL };
 	const TTest *lives[] = { old_token, restart, own_stop, simultaneous, NULL };
-	const TTest *reach[] = { refused_and_backoff, silent_listener, cancelled, not_allowed,
-				 NULL };
+	const TTest *reach[] = { refused_and_backoff, silent_listener, cancelled,
+				 not_allowed,	      no_memory,       NULL };
 	const TTest *listening[] = { listen_refusals, port_in_use, NULL };
-	const TTest *self[] = { self_order, self_does_not_starve, self_old_token, NULL };
+	const TTest *self[] = { self_order, self_does_not_starve, self_old_token, self_no_memory,
+				NULL };
 	Suite *s = suite_create("peer");
 
 	add(s, "proof", proof);

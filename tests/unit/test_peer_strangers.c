@@ -376,6 +376,27 @@ START_TEST(second_hello)
 }
 END_TEST
 
+/* What a later minor version may send is passed over: a body that we do not know. */
+START_TEST(later_frame)
+{
+	static const uint8_t frame[] = { 0x08, 0x02, 0xe2, 0x03, 0x02, 0x08, 0x01 };
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferGo go = KVT__PEER__XFER_GO__INIT;
+
+	stranger_up(&s, "node-b", 1);
+	send_raw(&s, frame, sizeof(frame));
+	s.seq++;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_GO;
+	f.xfer_go = &go;
+	go.xfer = 5;
+	stranger_frame(&s, &f);
+	run_until(a->n_frames == 2);
+	ck_assert_uint_eq(a->frames[0].body, 0);
+	ck_assert_uint_eq(a->frames[1].number, 5);
+	ck_assert_uint_eq(a->n_down, 0);
+}
+END_TEST
+
 static bool refuse_frame(struct node *n, struct peer *p, const Kvt__Peer__Frame *f,
 			 struct kvt_err *e)
 {
@@ -782,8 +803,8 @@ Suite *test_suite(void)
 	const TTest *early[] = { early_end, data_connection, too_slow, too_many, NULL };
 	const TTest *hellos[] = { frame_before_hello, big_before_hello, bomb_hello, accepted,
 				  NULL };
-	const TTest *peers[] = { garbled_frame, empty_frame,   big_frame, seq_gap, second_hello,
-				 refused_frame, does_not_read, cut,	  NULL };
+	const TTest *peers[] = { garbled_frame, empty_frame, big_frame,	    seq_gap, second_hello,
+				 refused_frame, later_frame, does_not_read, cut,     NULL };
 	const TTest *silence[] = { silent_peer, answering_peer, NULL };
 	const TTest *twice[] = { old_pong, gone_while_challenged, doubt, NULL };
 	const TTest *dialled[] = { dialled_hello,     dialled_other,

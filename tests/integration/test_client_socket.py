@@ -225,11 +225,11 @@ def test_fds_missing_and_surplus(c, daemon):
 
 def test_ids(c):
     """id 0: silence on success, a reply that names the handle on failure."""
-    c.send("region_begin", id=0, region=7, length=0, access=7)
+    c.send("region_begin", rid=0, region=7, length=0, access=7)
     r = c.reply(0)
     assert r.status == "INVALID" and r.handle == 7
     assert c.region(8, 4096).handle == 8
-    c.send("status", id=0)
+    c.send("status", rid=0)
     works(c)
     assert 0 not in c.replies or not c.replies[0]
 
@@ -400,14 +400,14 @@ def test_registration_pipelined_with_its_caches(kvtd):
         fd = memfd(MIB)
         ids = []
         for i in range(3):
-            c.begin(i + 1, MIB, id=0)
-            c.send("region_fds", [fd], id=0, region=i + 1, count=1)
+            c.begin(i + 1, MIB, rid=0)
+            c.send("region_fds", [fd], rid=0, region=i + 1, count=1)
             ids.append(c.send("region_commit", region=i + 1))
             ids.append(c.send("cache_create", cache=i + 1, blocks=4, region=[i + 1], offset=[0],
                               stride=[4096], bytes=[4096]))
         # and one behind a registration that fails
-        c.begin(9, 2 * MIB, id=0)
-        c.send("region_fds", [fd], id=0, region=9, count=1)
+        c.begin(9, 2 * MIB, rid=0)
+        c.send("region_fds", [fd], rid=0, region=9, count=1)
         bad = c.send("region_commit", region=9)
         lost = c.send("cache_create", cache=9, blocks=4, region=[9], offset=[0], stride=[4096],
                       bytes=[4096])

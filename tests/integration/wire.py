@@ -217,16 +217,16 @@ class Client:
                 assert time.monotonic() < deadline, "the daemon does not read"
                 select.select([], [self.sock], [], 0.1)
 
-    def send(self, what, fds=(), id=None, **fields):
-        """A request; returns its id."""
-        if id is None:
-            id, self.next_id = self.next_id, self.next_id + 1
+    def send(self, what, fds=(), rid=None, **fields):
+        """A request; returns its id (rid 0: a reply only if it is refused)."""
+        if rid is None:
+            rid, self.next_id = self.next_id, self.next_id + 1
         kind = KVT.messages["Request"][what][1]
         body = KVT.encode(kind, fields)
         number = KVT.messages["Request"][what][0]
-        self.raw(KVT.encode("Request", {"id": id}) + varint(number << 3 | 2) +
+        self.raw(KVT.encode("Request", {"id": rid}) + varint(number << 3 | 2) +
                  varint(len(body)) + body, fds)
-        return id
+        return rid
 
     def receive(self, deadline):
         """One datagram, filed. False: none came in time."""
@@ -301,8 +301,8 @@ class Client:
     def region(self, handle, size, access=7, fd=None, **fields):
         """Registers; returns the commit's reply. A given fd is the caller's."""
         mine = memfd(size) if fd is None else fd
-        self.begin(handle, size, access, id=0, **fields)
-        self.send("region_fds", [mine], id=0, region=handle, count=1)
+        self.begin(handle, size, access, rid=0, **fields)
+        self.send("region_fds", [mine], rid=0, region=handle, count=1)
         r = self.ask("region_commit", region=handle)
         if fd is None:
             os.close(mine)
@@ -318,10 +318,10 @@ class Client:
         return self.ask("grant_create", grant=handle, access=access,
                         parts=[{"cache": cache, "blocks": blocks}], **fields)
 
-    def transfer(self, handle, op, token, cache=None, blocks=(), id=0, part=None, **fields):
+    def transfer(self, handle, op, token, cache=None, blocks=(), rid=0, part=None, **fields):
         """Starts one; its end is an event."""
         parts = [{"cache": cache, "blocks": list(blocks), **(part or {})}] if cache else []
-        return self.send("transfer_start", id=id, transfer=handle, op=op, token=token,
+        return self.send("transfer_start", rid=rid, transfer=handle, op=op, token=token,
                          parts=parts, **fields)
 
     def ended(self, handle, timeout=None):

@@ -140,6 +140,7 @@ void kvtd_drain(struct kvtd *d, uint64_t timeout_ms, bool then_exit, const char 
 	d->state = KVTD_DRAINING;
 	snprintf(d->why, sizeof(d->why), "%s", why);
 	clients_tell_draining(d);
+	peers_tell_draining(d);
 	if (!then_exit)
 		return;
 	sd_notify("STOPPING=1");
@@ -170,6 +171,7 @@ void kvtd_resume(struct kvtd *d)
 	d->state = KVTD_RUNNING;
 	d->why[0] = '\0';
 	clients_tell_draining(d);
+	peers_tell_draining(d);
 }
 
 void kvtd_object_gone(struct kvtd *d)

@@ -46,7 +46,7 @@ static ProtobufCMessage *peer_row(struct obj *o, struct kvt_arena *a)
 	for (int i = 0; i < NET_COUNT; i++) {
 		const struct net_ops *ops = net_transports[i];
 
-		if (n < 64 && ops->peer_ready(p, why, sizeof(why)))
+		if (n < 64 && p->d->net_open[i] && ops->peer_ready(p, why, sizeof(why)))
 			n += (size_t)snprintf(paths + n, 64 - n, "%s%s", n ? "," : "", ops->name);
 	}
 	row->id = o->id;
@@ -423,6 +423,22 @@ void peers_bye(struct kvtd *d, enum kvt_status status, const char *text)
 			c->end.status = KVT_SHUTDOWN;
 		conn_end_now(c);
 	}
+}
+
+void peers_tell_draining(struct kvtd *d)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__Draining m = KVT__PEER__DRAINING__INIT;
+	struct peer_conn *c, *next;
+
+	if (!d->peers)
+		return;
+	m.on = d->state == KVTD_DRAINING;
+	m.text = d->why;
+	f.body_case = KVT__PEER__FRAME__BODY_DRAINING;
+	f.draining = &m;
+	HASH_ITER(hh, d->peers->up, c, next)
+		peer_send(c->peer, &f);
 }
 
 void peers_stop(struct kvtd *d)

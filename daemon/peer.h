@@ -79,6 +79,8 @@ enum kvt_status peers_init(struct kvtd *d, struct kvt_err *e); /* makes d->self;
 enum kvt_status peers_listen(struct kvtd *d, struct kvt_err *e);
 /* The i-th address that is listened on ("127.0.0.1:7588"), or NULL. */
 const char *peers_listening(struct kvtd *d, int i);
+/* Whether we drain, to all: after a change of d->state. Hello tells it to later ones. */
+void peers_tell_draining(struct kvtd *d);
 /* No more connections; waiters get SHUTDOWN; Bye to all, peer_down(SHUTDOWN) before it returns. */
 void peers_stop(struct kvtd *d);
 void peers_done(struct kvtd *d);

@@ -23,7 +23,7 @@
 static void hello_transports(struct kvtd *d, Kvt__Peer__Hello *h, struct kvt_arena *a)
 {
 	for (int i = 0; i < NET_COUNT; i++)
-		if (d->net[net_transports[i]->id])
+		if (d->net_open[i])
 			net_transports[i]->describe(d, h, a);
 }
 

@@ -61,6 +61,8 @@ bool peer_frame(struct peer *p, const Kvt__Peer__Frame *f, struct kvt_err *e)
 	rec->number = 0;
 	if (f->body_case == KVT__PEER__FRAME__BODY_XFER_GO)
 		rec->number = f->xfer_go->xfer;
+	if (f->body_case == KVT__PEER__FRAME__BODY_DRAINING)
+		rec->number = f->draining->on;
 	return n->on_frame ? n->on_frame(n, p, f, e) : true;
 }
 
@@ -183,6 +185,8 @@ struct node *node_new(const char *name)
 	n->d.conf->insecure_loopback = true;
 	n->d.base = base;
 	n->d.pidfd = -1;
+	for (int i = 0; i < NET_COUNT; i++)
+		n->d.net_open[i] = true;
 	for (int i = 0; i < OBJ_KINDS; i++)
 		TAILQ_INIT(&n->d.objects[i]);
 	snprintf(n->d.node, sizeof(n->d.node), "%s", name);

@@ -89,6 +89,30 @@ START_TEST(frames_in_order)
 }
 END_TEST
 
+START_TEST(draining)
+{
+	struct node *a = node_up("node-a"), *b = node_up("node-b"), *c = node_up("node-c");
+
+	token_of(b, &tok);
+	ask_wait(a, &one, &tok);
+	run_until(b->n_up);
+	b->d.state = KVTD_DRAINING;
+	peers_tell_draining(&b->d);
+	run_until(a->n_frames == 1);
+	ck_assert_uint_eq(a->frames[0].body, KVT__PEER__FRAME__BODY_DRAINING);
+	ck_assert_uint_eq(a->frames[0].number, 1);
+	/* who comes later has it from the Hello */
+	ask_wait(c, &two, &tok);
+	ck_assert(two.peer->draining && !one.peer->draining);
+	b->d.state = KVTD_RUNNING;
+	peers_tell_draining(&b->d);
+	run_until(a->n_frames == 2 && c->n_frames == 1);
+	ck_assert_uint_eq(a->frames[1].number, 0);
+	ask_done(&one);
+	ask_done(&two);
+}
+END_TEST
+
 START_TEST(row)
 {
 	struct node *a = node_up("node-a"), *b = node_up("node-b");
@@ -636,7 +660,9 @@ static void add(Suite *s, const char *name, const TTest *const *tests)
 
 Suite *test_suite(void)
 {
-	const TTest *proof[] = { proven_both_ways, frames_in_order, row, ipv6, by_name, NULL };
+	const TTest *proof[] = {
+		proven_both_ways, frames_in_order, draining, row, ipv6, by_name, NULL
+	};
 	const TTest *no[] = { other_cluster, other_node, own_id, two_of_one_name, NULL };
 	const TTest *lives[] = { old_token, restart, own_stop, simultaneous, NULL };
 	const TTest *reach[] = { refused_and_backoff, silent_listener, cancelled,

@@ -231,6 +231,20 @@ static void service_free(struct service *s)
 	kvtd_object_gone(d);
 }
 
+/* Under a claim the open goes on after a failure, so no end of it tells the owner. */
+static void tell_attempt(const struct service *s)
+{
+	struct gopen *o = s->open;
+	struct grant *g = o->grant;
+
+	if (s->end.status == KVT_OK || s->end.status == KVT_TRANSPORT || !o->claimed || o->ending ||
+	    g->state != GRANT_HELD)
+		return;
+	g->lost = s->end;
+	memcpy(g->lost_tag, s->tag, sizeof(g->lost_tag));
+	grant_post_attempt(g);
+}
+
 void service_event(struct service *s, enum service_event ev)
 {
 	enum service_state was = s->state;
@@ -242,6 +256,8 @@ void service_event(struct service *s, enum service_event ev)
 		return;
 	}
 	s->d->counts.fencing += (s->state == SVC_FENCING) - (was == SVC_FENCING);
+	if (s->state == SVC_ENDED)
+		tell_attempt(s);
 	if (s->state == SVC_ENDED)
 		service_free(s);
 	else if (s->state == SVC_MOVED && was != SVC_MOVED)

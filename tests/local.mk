@@ -27,6 +27,14 @@ unit_daemon = libunitmain.la libkvtdaemon.la $(kvtd_libs) $(CHECK_LIBS)
 
 AM_CPPFLAGS += $(CHECK_CFLAGS)
 
+check_PROGRAMS += tests/unit/test_sm
+tests_unit_test_sm_SOURCES = tests/unit/test_sm.c
+tests_unit_test_sm_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_blocks
+tests_unit_test_blocks_SOURCES = tests/unit/test_blocks.c
+tests_unit_test_blocks_LDADD = $(unit_daemon)
+
 check_PROGRAMS += tests/unit/test_units
 tests_unit_test_units_SOURCES = tests/unit/test_units.c
 tests_unit_test_units_LDADD = $(unit_common)

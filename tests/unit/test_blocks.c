@@ -13,7 +13,8 @@ static struct conf conf;
 static struct kvtd d = { .conf = &conf };
 static struct client client = { .d = &d };
 static struct region region = { .handle = 1, .length = 1 << 20 };
-static struct cache_plane planes[2] = { { &region, 0, 4096, 1024 }, { &region, 65536, 2048, 2048 } };
+static struct cache_plane planes[2] = { { &region, 0, 4096, 1024 },
+					{ &region, 65536, 2048, 2048 } };
 static struct cache cache = { .handle = 7, .n_blocks = 16, .n_planes = 2, .planes = planes };
 static struct kvt_err e;
 
@@ -101,8 +102,9 @@ START_TEST(ids)
 		ck_assert_int_eq(blocks_check(&cache, good, 3, true, "part 0", &e), KVT_OK);
 		ck_assert_int_eq(blocks_check(&cache, twice, 3, false, "part 0", &e), KVT_OK);
 		ck_assert_int_eq(blocks_check(&cache, twice, 3, true, "part 0", &e), KVT_INVALID);
-		ck_assert_str_eq(e.text, "part 0: block 4 of cache 7 stands twice in a list that is "
-					 "written to");
+		ck_assert_str_eq(e.text,
+				 "part 0: block 4 of cache 7 stands twice in a list that is "
+				 "written to");
 		ck_assert_int_eq(blocks_check(&cache, out, 2, false, "part 1", &e), KVT_INVALID);
 		ck_assert_str_eq(e.text, "part 1: block 16 of cache 7: only 16 blocks");
 	}
@@ -208,9 +210,18 @@ START_TEST(maps)
 {
 	const uint32_t list[] = { 9, 0, 8, 1, 7, 2 };
 	struct side_part p[] = {
-		{ .cache = &cache, .blocks = list, .first = 1, .step = 2, .count = 3,
-		  .plane_first = 1, .plane_count = 1 },
-		{ .cache = &cache, .blocks = list, .first = 2, .step = 1, .count = 2,
+		{ .cache = &cache,
+		  .blocks = list,
+		  .first = 1,
+		  .step = 2,
+		  .count = 3,
+		  .plane_first = 1,
+		  .plane_count = 1 },
+		{ .cache = &cache,
+		  .blocks = list,
+		  .first = 2,
+		  .step = 1,
+		  .count = 2,
 		  .plane_count = 2 },
 	};
 	struct net_ops net = { .region_base = base_at };

@@ -44,6 +44,7 @@ kvtd_files += daemon/peer_conn.c daemon/peer_conn.h
 kvtd_files += daemon/peer_dial.c
 kvtd_files += daemon/peer_hello.c
 kvtd_files += daemon/peer_listen.c
+kvtd_files += daemon/peer_lookup.c
 kvtd_files += daemon/quota.c daemon/quota.h
 kvtd_files += daemon/worker.c daemon/worker.h
 

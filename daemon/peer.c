@@ -392,6 +392,7 @@ enum kvt_status peers_init(struct kvtd *d, struct kvt_err *e)
 	TAILQ_INIT(&ps->conns);
 	TAILQ_INIT(&ps->newcomers);
 	TAILQ_INIT(&ps->dials);
+	TAILQ_INIT(&ps->lookups);
 	TAILQ_INIT(&ps->ready);
 	STAILQ_INIT(&ps->self_queue);
 	hello_init(ps);

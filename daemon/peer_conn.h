@@ -42,6 +42,7 @@
 #define LINGER_MS	 1000		    /* for a Bye to be read */
 #define PROBE_MS	 1000
 #define BACKOFF_MIN_MS	 250
+#define LOOKUP_MAX	 4   /* addresses of one name that are tried */
 #define DIALS_KEPT	 256 /* that nobody waits for: their back-off */
 
 struct newcomer {
@@ -108,6 +109,17 @@ struct peer_conn {
 TAILQ_HEAD(peer_conn_list, peer_conn);
 TAILQ_HEAD(peer_dial_list, peer_dial);
 
+/* Someone who wants the addresses of a name. */
+struct peer_lookup {
+	TAILQ_ENTRY(peer_lookup) link;
+	bool waiting, queued;
+	char host[KVT_ADDR_MAX];
+	uint16_t port;
+	/* On the loop, once, never from inside lookup_start: n addresses, or none and why. */
+	void (*fn)(struct peer_lookup *l, const struct addr *found, int n, const char *why);
+};
+TAILQ_HEAD(peer_lookup_list, peer_lookup);
+
 struct listener {
 	int fd;
 	struct peers *ps;
@@ -138,7 +150,8 @@ struct peers {
 
 	struct peer_dial_list dials;
 	unsigned n_dials;
-	struct dial_lookup *lookup; /* the one that a worker has */
+	struct peer_lookup_list lookups;
+	struct lookup_job *lookup; /* the one that a worker has */
 
 	struct peer_wait_list ready; /* their answer is known */
 	struct loop_call ready_call;
@@ -211,6 +224,11 @@ void hello_rival_gone(struct peer_conn *live);
 /* ---- peer_listen.c */
 void newcomer_free(struct newcomer *n);
 void listeners_close(struct peers *ps);
+
+/* ---- peer_lookup.c */
+void lookup_start(struct peers *ps, struct peer_lookup *l, const char *host, uint16_t port);
+void lookup_cancel(struct peers *ps, struct peer_lookup *l);
+void lookups_stop(struct peers *ps);
 
 /* ---- peer_dial.c */
 void dial_want(struct peers *ps, const struct kvt_token *t, struct peer_wait *w);

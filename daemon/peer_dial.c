@@ -10,15 +10,11 @@
 
 #include <errno.h>
 #include <inttypes.h>
-#include <netdb.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 #include "alloc.h"
-#include "worker.h"
-
-#define TARGETS_MAX 4 /* addresses of one name that are tried */
 
 enum dial_state {
 	DIAL_IDLE,    /* nobody waits; the back-off is remembered */
@@ -38,9 +34,10 @@ struct peer_dial {
 	struct peer_wait_list waits;
 
 	int next_addr;
-	struct addr targets[TARGETS_MAX]; /* of the address at hand */
+	struct addr targets[LOOKUP_MAX]; /* of the address at hand */
 	int n_targets, next_target;
 	struct peer_conn *conn;
+	struct peer_lookup lookup;
 	struct event *timer;  /* BACKOFF: its end; LOOKUP, CONN: the limit of this try */
 	uint64_t deadline_ms; /* of the round */
 	uint64_t retry_ms;    /* no round before */
@@ -48,17 +45,6 @@ struct peer_dial {
 	struct kvt_err last;  /* why not, so far */
 	bool tried;	      /* an address was dialled: POLICY is not all there is to say */
 	struct loop_call step;
-};
-
-/* On a worker. One at a time: names in tokens must not keep all workers busy. */
-struct dial_lookup {
-	struct work work;
-	struct peers *ps;	/* NULL: the daemon ends */
-	struct peer_dial *dial; /* NULL: it does not wait any more */
-	char host[KVT_ADDR_MAX];
-	uint16_t port;
-	struct addr found[TARGETS_MAX];
-	int n, rc;
 };
 
 static void dial_next(struct peer_dial *dial);
@@ -86,8 +72,7 @@ static void dial_stop_try(struct peer_dial *dial)
 
 	dial->conn = NULL;
 	event_del(dial->timer);
-	if (ps->lookup && ps->lookup->dial == dial)
-		ps->lookup->dial = NULL;
+	lookup_cancel(ps, &dial->lookup);
 	if (c && !c->peer) {
 		c->dial = NULL;
 		conn_end(c, false, KVT_EXISTS, "not wanted any more");
@@ -235,8 +220,6 @@ static void dial_target(struct peer_dial *dial)
 	}
 }
 
-static void dial_lookup_start(struct peer_dial *dial, const char *host, uint16_t port);
-
 static void dial_address(struct peer_dial *dial, const char *text)
 {
 	char host[KVT_ADDR_MAX], why[KVT_ERR_TEXT];
@@ -252,10 +235,13 @@ static void dial_address(struct peer_dial *dial, const char *text)
 	}
 	if (!has_port)
 		port = PEER_PORT;
-	if (!addr_numeric(host, port, &dial->targets[0]))
+	if (!addr_numeric(host, port, &dial->targets[0])) {
 		dial->n_targets = 1;
-	else
-		dial_lookup_start(dial, host, port);
+		return;
+	}
+	dial->state = DIAL_LOOKUP;
+	event_in(dial->timer, try_ms(dial));
+	lookup_start(dial->ps, &dial->lookup, host, port);
 }
 
 /* Goes on until something is under way or everything was tried. */
@@ -333,90 +319,22 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 	}
 }
 
-/* ---------------------------------------------------------------- names */
-
-static void lookup_run(struct work *work)
+static void on_lookup(struct peer_lookup *l, const struct addr *found, int n, const char *why)
 {
-	struct dial_lookup *l = container_of(work, struct dial_lookup, work);
-	struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_ADDRCONFIG };
-	struct addrinfo *all = NULL;
+	struct peer_dial *dial = container_of(l, struct peer_dial, lookup);
+	char text[KVT_ERR_TEXT];
 
-	l->rc = getaddrinfo(l->host, NULL, &hints, &all);
-	for (struct addrinfo *i = all; i && l->n < TARGETS_MAX; i = i->ai_next) {
-		if (i->ai_family != AF_INET && i->ai_family != AF_INET6)
-			continue;
-		addr_from(i->ai_addr, &l->found[l->n]);
-		addr_set_port(&l->found[l->n++], l->port);
-	}
-	if (all)
-		freeaddrinfo(all);
-}
-
-static void lookup_answer(struct peer_dial *dial, const struct dial_lookup *l)
-{
-	char why[KVT_ERR_TEXT];
-
+	event_del(dial->timer);
 	dial->tried = true;
 	dial->state = DIAL_CONN;
-	event_del(dial->timer);
-	if (l->rc || !l->n) {
-		snprintf(why, sizeof(why), "%s at %s: %s", dial->node, l->host,
-			 l->rc ? gai_strerror(l->rc) : "no address");
-		dial_note(dial, KVT_PEER_UNREACHABLE, why);
+	if (!n) {
+		snprintf(text, sizeof(text), "%s at %s: %s", dial->node, l->host, why);
+		dial_note(dial, KVT_PEER_UNREACHABLE, text);
 	}
-	memcpy(dial->targets, l->found, sizeof(dial->targets));
-	dial->n_targets = l->n;
+	memcpy(dial->targets, found, (size_t)n * sizeof(*found));
+	dial->n_targets = n;
 	dial->next_target = 0;
 	dial_next(dial);
-}
-
-static void lookup_done(struct work *work)
-{
-	struct dial_lookup *l = container_of(work, struct dial_lookup, work);
-	struct peers *ps = l->ps;
-	struct peer_dial *dial;
-	struct peer_dial *asked = l->dial;
-	char host[KVT_ADDR_MAX];
-	uint16_t port;
-	bool has_port;
-
-	if (!ps) {
-		free(l);
-		return;
-	}
-	ps->lookup = NULL;
-	TAILQ_FOREACH(dial, &ps->dials, link)
-		if (dial != asked && dial->state == DIAL_LOOKUP)
-			break;
-	if (dial &&
-	    !addr_split(dial->addrs[dial->next_addr - 1], host, sizeof(host), &port, &has_port))
-		dial_lookup_start(dial, host, has_port ? port : PEER_PORT);
-	if (asked)
-		lookup_answer(asked, l);
-	free(l);
-}
-
-static void dial_lookup_start(struct peer_dial *dial, const char *host, uint16_t port)
-{
-	struct peers *ps = dial->ps;
-	struct dial_lookup *l;
-
-	dial->state = DIAL_LOOKUP;
-	if (!event_pending(dial->timer, EV_TIMEOUT, NULL))
-		event_in(dial->timer, try_ms(dial));
-	if (ps->lookup)
-		return;
-	l = kvtd_calloc(1, sizeof(*l));
-	if (!l)
-		return; /* the limit of the try ends it */
-	l->ps = ps;
-	l->dial = dial;
-	l->port = port;
-	snprintf(l->host, sizeof(l->host), "%s", host);
-	l->work.run = lookup_run;
-	l->work.done = lookup_done;
-	ps->lookup = l;
-	worker_submit(ps->d, &l->work);
 }
 
 /* ---------------------------------------------------------------- who asks */
@@ -443,6 +361,7 @@ static struct peer_dial *dial_new(struct peers *ps, const struct kvt_token *t)
 	memcpy(dial->addrs, t->addrs, sizeof(dial->addrs));
 	dial->n_addrs = t->n_addrs;
 	dial->step.fn = step_run;
+	dial->lookup.fn = on_lookup;
 	dial->timer = event_new(ps_base(ps), -1, 0, on_timer, dial);
 	if (!dial->timer) {
 		free(dial);
@@ -536,7 +455,5 @@ void dials_stop(struct peers *ps, const struct kvt_err *e)
 		dial_answer_all(dial, e);
 		dial_free(dial);
 	}
-	if (ps->lookup)
-		ps->lookup->ps = NULL;
-	ps->lookup = NULL;
+	lookups_stop(ps);
 }

@@ -86,15 +86,20 @@ check_PROGRAMS += tests/unit/test_addr
 tests_unit_test_addr_SOURCES = tests/unit/test_addr.c
 tests_unit_test_addr_LDADD = $(unit_daemon)
 
+peer_fixture = tests/unit/peer_fixture.c tests/unit/peer_fixture.h
+peer_strangers = $(peer_fixture) tests/unit/peer_strangers.c tests/unit/peer_strangers.h
+
 check_PROGRAMS += tests/unit/test_peer
-tests_unit_test_peer_SOURCES = tests/unit/test_peer.c \
-	tests/unit/peer_fixture.c tests/unit/peer_fixture.h
+tests_unit_test_peer_SOURCES = tests/unit/test_peer.c $(peer_fixture)
 tests_unit_test_peer_LDADD = $(unit_daemon)
 
 check_PROGRAMS += tests/unit/test_peer_strangers
-tests_unit_test_peer_strangers_SOURCES = tests/unit/test_peer_strangers.c \
-	tests/unit/peer_fixture.c tests/unit/peer_fixture.h
+tests_unit_test_peer_strangers_SOURCES = tests/unit/test_peer_strangers.c $(peer_strangers)
 tests_unit_test_peer_strangers_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_peer_twice
+tests_unit_test_peer_twice_SOURCES = tests/unit/test_peer_twice.c $(peer_strangers)
+tests_unit_test_peer_twice_LDADD = $(unit_daemon)
 
 check_PROGRAMS += tests/unit/test_bench
 tests_unit_test_bench_SOURCES = tests/unit/test_bench.c client/bench/cache.c \

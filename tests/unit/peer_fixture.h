@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
  * Several daemons' peers in one process, on one event base: what is above them (peer_msg.c) and
- * beside them (transports) is replaced by records of what was called. And strangers: plain sockets
- * that speak the protocol by hand, or do not.
+ * beside them (transports) is replaced by records of what was called.
  */
 #ifndef KVT_TESTS_UNIT_PEER_FIXTURE_H
 #define KVT_TESTS_UNIT_PEER_FIXTURE_H
@@ -40,14 +39,6 @@ struct ask {
 	struct kvt_err err;
 };
 
-struct stranger {
-	int fd;
-	uint8_t in[65536];
-	size_t got;
-	bool ended;
-	uint64_t seq;
-};
-
 extern struct event_base *base;
 
 void fixture_setup(void);
@@ -80,21 +71,5 @@ void send_number(struct peer *p, uint64_t number); /* XferGo */
 	} while (0)
 void run_once(void);	   /* waits for something, 5 ms at most */
 void run_for(uint64_t ms); /* to see that something does not happen */
-
-void stranger_connect(struct stranger *s, const struct node *n);
-void stranger_listen(struct stranger *s, uint16_t *port); /* fd listens */
-void stranger_accept(struct stranger *s, struct stranger *listener);
-void stranger_send(struct stranger *s, const void *bytes, size_t n);
-void stranger_frame(struct stranger *s, Kvt__Peer__Frame *f); /* seq is filled in if 0 */
-void stranger_hello(struct stranger *s, Kvt__Peer__Hello *h);
-/* A good Hello for n; strings and bytes borrowed. epoch: every byte of it. */
-void good_hello(Kvt__Peer__Hello *h, const char *name, const struct node *n, uint8_t epoch);
-/* What came: the next whole frame (free with kvt__peer__frame__free_unpacked), or NULL. */
-Kvt__Peer__Frame *stranger_next(struct stranger *s);
-/* Turns the loop until a frame of that kind came; others are dropped. */
-Kvt__Peer__Frame *stranger_expect(struct stranger *s, Kvt__Peer__Frame__BodyCase body);
-void stranger_expect_bye(struct stranger *s, enum kvt_status status, const char *part);
-bool stranger_ended(struct stranger *s); /* reads; the other side closed */
-void stranger_close(struct stranger *s);
 
 #endif

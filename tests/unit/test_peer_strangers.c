@@ -1,68 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What can come to the peer port, or answer a dial: strangers, broken peers, silent peers, peers
- * that come twice. The other end is a plain socket, so that it can do anything, and nothing.
+ * What can come to the peer port: strangers, broken peers, silent peers. The other end is a plain
+ * socket, so that it can do anything, and nothing.
  */
-#include "main.h"
+#include "peer_strangers.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include "peer_fixture.h"
-
-static struct node *a;
-static struct stranger s, t, l;
-static Kvt__Peer__Hello hello;
-
-static void setup(void)
-{
-	fixture_setup();
-	a = node_up("node-a");
-}
-
-static void stranger_preamble(struct stranger *who)
-{
-	stranger_connect(who, a);
-	stranger_send(who, PREAMBLE_CTRL, PREAMBLE_BYTES);
-}
-
-/* Proven, as `name`, and up at a. */
-static void stranger_up(struct stranger *who, const char *name, uint8_t epoch)
-{
-	unsigned n = a->n_up;
-
-	stranger_preamble(who);
-	good_hello(&hello, name, a, epoch);
-	stranger_hello(who, &hello);
-	run_until(a->n_up == n + 1);
-}
-
-static void expect_no_peer(void)
-{
-	run_until(!node_conns(a) && !a->d.peers->n_newcomers);
-	ck_assert_uint_eq(a->n_up, 0);
-}
-
-static void expect_down(enum kvt_status status, const char *part)
-{
-	run_until(a->n_down == 1);
-	ck_assert_int_eq(a->down_status, status);
-	ck_assert_msg(strstr(a->down_text, part) != NULL, "\"%s\" lacks \"%s\"", a->down_text,
-		      part);
-	ck_assert_uint_eq(node_peers(a), 0);
-}
-
-static void answer_ping(struct stranger *who, const Kvt__Peer__Frame *ping)
-{
-	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
-	Kvt__Peer__Pong pong = KVT__PEER__PONG__INIT;
-
-	pong.stamp_ns = ping->ping->stamp_ns;
-	f.body_case = KVT__PEER__FRAME__BODY_PONG;
-	f.pong = &pong;
-	stranger_frame(who, &f);
-}
 
 /* ---------------------------------------------------------------- before the preamble is over */
 
@@ -77,36 +23,36 @@ static const char *const garbage[] = {
 
 START_TEST(no_preamble)
 {
-	stranger_connect(&s, a);
-	stranger_send(&s, garbage[_i], strlen(garbage[_i]));
-	run_until(stranger_ended(&s));
-	ck_assert_uint_eq(s.got, 0);
+	stranger_connect(&s1, a);
+	stranger_send(&s1, garbage[_i], strlen(garbage[_i]));
+	run_until(stranger_ended(&s1));
+	ck_assert_uint_eq(s1.got, 0);
 	expect_no_peer();
 }
 END_TEST
 
 START_TEST(early_end)
 {
-	stranger_connect(&s, a);
-	stranger_send(&s, "KVTC", 4);
+	stranger_connect(&s1, a);
+	stranger_send(&s1, "KVTC", 4);
 	run_until(a->d.peers->n_newcomers);
-	shutdown(s.fd, SHUT_WR);
-	run_until(stranger_ended(&s));
-	stranger_preamble(&t);
+	shutdown(s1.fd, SHUT_WR);
+	run_until(stranger_ended(&s1));
+	stranger_preamble(&s2);
 	run_until(node_conns(a) == 1);
-	stranger_close(&t);
+	stranger_close(&s2);
 	expect_no_peer();
 }
 END_TEST
 
 START_TEST(data_connection)
 {
-	stranger_connect(&s, a);
+	stranger_connect(&s1, a);
 	for (const char *p = "KVTDATA"; *p; p++) {
-		stranger_send(&s, p, 1);
+		stranger_send(&s1, p, 1);
 		run_once();
 	}
-	stranger_send(&s, "1rest", 5);
+	stranger_send(&s1, "1rest", 5);
 	run_until(a->n_data == 1);
 	ck_assert_uint_eq(a->n_data_from, 1);
 	ck_assert_uint_eq(a->d.peers->n_newcomers, 0);
@@ -120,22 +66,22 @@ START_TEST(too_slow)
 	size_t sent = 0;
 
 	/* one says nothing, one sends a byte of its Hello now and then */
-	stranger_connect(&s, a);
-	stranger_preamble(&t);
-	while (!stranger_ended(&s) || !stranger_ended(&t)) {
+	stranger_connect(&s1, a);
+	stranger_preamble(&s2);
+	while (!stranger_ended(&s1) || !stranger_ended(&s2)) {
 		static const uint8_t bytes[64] = { 0, 0, 1, 0 };
 
 		if (sent < (now_ms() - began) / 100 && sent < sizeof(bytes))
-			send(t.fd, bytes + sent++, 1, MSG_NOSIGNAL);
+			send(s2.fd, bytes + sent++, 1, MSG_NOSIGNAL);
 		run_once();
 		ck_assert_uint_lt(now_ms() - began, 10000);
 	}
 	ck_assert_uint_ge(now_ms() - began, 4900);
-	bye = stranger_next(&t);
+	bye = stranger_next(&s2);
 	ck_assert_ptr_nonnull(bye);
 	ck_assert_int_eq(bye->bye->status, KVT_TIMEOUT);
 	kvt__peer__frame__free_unpacked(bye, NULL);
-	ck_assert_uint_eq(s.got, 0);
+	ck_assert_uint_eq(s1.got, 0);
 	expect_no_peer();
 }
 END_TEST
@@ -152,13 +98,13 @@ START_TEST(too_many)
 	}
 	run_until(a->d.peers->n_newcomers == NEWCOMERS_SOURCE);
 	run_until(node_conns(a) == NEWCOMERS_SOURCE / 2);
-	stranger_connect(&s, a);
-	run_until(stranger_ended(&s));
+	stranger_connect(&s1, a);
+	run_until(stranger_ended(&s1));
 	ck_assert_uint_eq(a->d.peers->n_newcomers, NEWCOMERS_SOURCE);
 	stranger_close(&many[0]);
 	stranger_close(&many[1]);
 	run_until(a->d.peers->n_newcomers == NEWCOMERS_SOURCE - 2);
-	stranger_up(&t, "node-b", 1);
+	stranger_up(&s2, "node-b", 1);
 	/* the proven one does not count */
 	ck_assert_uint_eq(a->d.peers->n_newcomers, NEWCOMERS_SOURCE - 2);
 }
@@ -230,12 +176,12 @@ static const struct {
 
 START_TEST(bad_hello)
 {
-	stranger_preamble(&s);
+	stranger_preamble(&s1);
 	good_hello(&hello, "node-b", a, 1);
 	bad_hellos[_i].spoil();
-	stranger_hello(&s, &hello);
-	stranger_expect_bye(&s, bad_hellos[_i].status, bad_hellos[_i].says);
-	stranger_close(&s);
+	stranger_hello(&s1, &hello);
+	stranger_expect_bye(&s1, bad_hellos[_i].status, bad_hellos[_i].says);
+	stranger_close(&s1);
 	expect_no_peer();
 }
 END_TEST
@@ -245,12 +191,12 @@ START_TEST(frame_before_hello)
 	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
 	Kvt__Peer__Ping ping = KVT__PEER__PING__INIT;
 
-	stranger_preamble(&s);
+	stranger_preamble(&s1);
 	f.body_case = KVT__PEER__FRAME__BODY_PING;
 	f.ping = &ping;
-	stranger_frame(&s, &f);
-	stranger_expect_bye(&s, KVT_INVALID, "a frame before its hello");
-	stranger_close(&s);
+	stranger_frame(&s1, &f);
+	stranger_expect_bye(&s1, KVT_INVALID, "a frame before its hello");
+	stranger_close(&s1);
 	expect_no_peer();
 }
 END_TEST
@@ -259,10 +205,10 @@ START_TEST(big_before_hello)
 {
 	static const uint8_t head[4] = { 0, 0, 0x10, 0x01 };
 
-	stranger_preamble(&s);
-	stranger_send(&s, head, sizeof(head));
-	stranger_expect_bye(&s, KVT_INVALID, "a frame of 4097 bytes; 1 to 4096 are allowed");
-	stranger_close(&s);
+	stranger_preamble(&s1);
+	stranger_send(&s1, head, sizeof(head));
+	stranger_expect_bye(&s1, KVT_INVALID, "a frame of 4097 bytes; 1 to 4096 are allowed");
+	stranger_close(&s1);
 	expect_no_peer();
 }
 END_TEST
@@ -273,7 +219,7 @@ START_TEST(bomb_hello)
 	uint8_t bomb[4 + 4096] = { 0, 0, 0x10, 0 };
 	size_t n = 4;
 
-	stranger_preamble(&s);
+	stranger_preamble(&s1);
 	bomb[n++] = 0x12; /* Frame.hello */
 	bomb[n++] = 0xfd;
 	bomb[n++] = 0x1f;
@@ -281,9 +227,9 @@ START_TEST(bomb_hello)
 		bomb[n] = 0x42; /* Hello.addresses, empty */
 		bomb[n + 1] = 0;
 	}
-	stranger_send(&s, bomb, sizeof(bomb));
-	stranger_expect_bye(&s, KVT_INVALID, "");
-	stranger_close(&s);
+	stranger_send(&s1, bomb, sizeof(bomb));
+	stranger_expect_bye(&s1, KVT_INVALID, "");
+	stranger_close(&s1);
 	expect_no_peer();
 }
 END_TEST
@@ -294,11 +240,11 @@ START_TEST(accepted)
 {
 	Kvt__Peer__Frame *f;
 
-	stranger_preamble(&s);
+	stranger_preamble(&s1);
 	good_hello(&hello, "node-b", a, 1);
 	hello.draining = true;
-	stranger_hello(&s, &hello);
-	f = stranger_expect(&s, KVT__PEER__FRAME__BODY_HELLO);
+	stranger_hello(&s1, &hello);
+	f = stranger_expect(&s1, KVT__PEER__FRAME__BODY_HELLO);
 	ck_assert_uint_eq(f->seq, 1);
 	ck_assert_str_eq(f->hello->node, "node-a");
 	ck_assert_str_eq(f->hello->expect_node, "");
@@ -325,17 +271,17 @@ static void send_raw(struct stranger *who, const void *bytes, uint32_t n)
 
 START_TEST(garbled_frame)
 {
-	stranger_up(&s, "node-b", 1);
-	send_raw(&s, "\xff\xff\xff\xff", 4);
+	stranger_up(&s1, "node-b", 1);
+	send_raw(&s1, "\xff\xff\xff\xff", 4);
 	expect_down(KVT_PEER_LOST, "node-b broke the protocol: a frame of 4 bytes cannot be read");
-	stranger_expect_bye(&s, KVT_INVALID, "cannot be read");
+	stranger_expect_bye(&s1, KVT_INVALID, "cannot be read");
 }
 END_TEST
 
 START_TEST(empty_frame)
 {
-	stranger_up(&s, "node-b", 1);
-	send_raw(&s, "", 0);
+	stranger_up(&s1, "node-b", 1);
+	send_raw(&s1, "", 0);
 	expect_down(KVT_PEER_LOST, "a frame of 0 bytes; 1 to 262144 are allowed");
 }
 END_TEST
@@ -344,10 +290,10 @@ START_TEST(big_frame)
 {
 	static const uint8_t head[4] = { 0, 4, 0, 1 };
 
-	stranger_up(&s, "node-b", 1);
-	stranger_send(&s, head, sizeof(head));
+	stranger_up(&s1, "node-b", 1);
+	stranger_send(&s1, head, sizeof(head));
 	expect_down(KVT_PEER_LOST, "a frame of 262145 bytes");
-	stranger_expect_bye(&s, KVT_INVALID, "a frame of 262145 bytes");
+	stranger_expect_bye(&s1, KVT_INVALID, "a frame of 262145 bytes");
 }
 END_TEST
 
@@ -356,13 +302,13 @@ START_TEST(seq_gap)
 	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
 	Kvt__Peer__XferGo go = KVT__PEER__XFER_GO__INIT;
 
-	stranger_up(&s, "node-b", 1);
+	stranger_up(&s1, "node-b", 1);
 	f.body_case = KVT__PEER__FRAME__BODY_XFER_GO;
 	f.xfer_go = &go;
-	stranger_frame(&s, &f);
+	stranger_frame(&s1, &f);
 	run_until(a->n_frames == 1);
 	f.seq = 4;
-	stranger_frame(&s, &f);
+	stranger_frame(&s1, &f);
 	expect_down(KVT_PEER_LOST, "frame 4 came after frame 2");
 	ck_assert_uint_eq(a->n_frames, 1);
 }
@@ -370,8 +316,8 @@ END_TEST
 
 START_TEST(second_hello)
 {
-	stranger_up(&s, "node-b", 1);
-	stranger_hello(&s, &hello);
+	stranger_up(&s1, "node-b", 1);
+	stranger_hello(&s1, &hello);
 	expect_down(KVT_PEER_LOST, "a second hello");
 }
 END_TEST
@@ -383,13 +329,13 @@ START_TEST(later_frame)
 	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
 	Kvt__Peer__XferGo go = KVT__PEER__XFER_GO__INIT;
 
-	stranger_up(&s, "node-b", 1);
-	send_raw(&s, frame, sizeof(frame));
-	s.seq++;
+	stranger_up(&s1, "node-b", 1);
+	send_raw(&s1, frame, sizeof(frame));
+	s1.seq++;
 	f.body_case = KVT__PEER__FRAME__BODY_XFER_GO;
 	f.xfer_go = &go;
 	go.xfer = 5;
-	stranger_frame(&s, &f);
+	stranger_frame(&s1, &f);
 	run_until(a->n_frames == 2);
 	ck_assert_uint_eq(a->frames[0].body, 0);
 	ck_assert_uint_eq(a->frames[1].number, 5);
@@ -412,17 +358,17 @@ START_TEST(refused_frame)
 	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
 	Kvt__Peer__XferGo go = KVT__PEER__XFER_GO__INIT;
 
-	stranger_up(&s, "node-b", 1);
+	stranger_up(&s1, "node-b", 1);
 	a->on_frame = refuse_frame;
 	f.body_case = KVT__PEER__FRAME__BODY_XFER_GO;
 	f.xfer_go = &go;
-	stranger_frame(&s, &f);
+	stranger_frame(&s1, &f);
 	f.seq = 0;
-	stranger_frame(&s, &f);
+	stranger_frame(&s1, &f);
 	expect_down(KVT_PEER_LOST, "transfer 9 is unheard of");
 	/* the one behind it is not looked at */
 	ck_assert_uint_eq(a->n_frames, 1);
-	stranger_expect_bye(&s, KVT_NOT_FOUND, "transfer 9 is unheard of");
+	stranger_expect_bye(&s1, KVT_NOT_FOUND, "transfer 9 is unheard of");
 }
 END_TEST
 
@@ -441,12 +387,12 @@ START_TEST(bye)
 	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
 	Kvt__Peer__Bye m = KVT__PEER__BYE__INIT;
 
-	stranger_up(&s, "node-b", 1);
+	stranger_up(&s1, "node-b", 1);
 	m.status = byes[_i].status;
 	m.text = (char *)byes[_i].text;
 	f.body_case = KVT__PEER__FRAME__BODY_BYE;
 	f.bye = &m;
-	stranger_frame(&s, &f);
+	stranger_frame(&s1, &f);
 	expect_down(KVT_PEER_LOST, byes[_i].says);
 	run_until(!node_conns(a));
 }
@@ -454,8 +400,8 @@ END_TEST
 
 START_TEST(cut)
 {
-	stranger_up(&s, "node-b", 1);
-	stranger_close(&s);
+	stranger_up(&s1, "node-b", 1);
+	stranger_close(&s1);
 	expect_down(KVT_PEER_LOST, "node-b");
 	run_until(!node_conns(a));
 }
@@ -468,7 +414,7 @@ START_TEST(does_not_read)
 	static char text[200 * 1024];
 	int n;
 
-	stranger_up(&s, "node-b", 1);
+	stranger_up(&s1, "node-b", 1);
 	memset(text, 'x', sizeof(text) - 1);
 	end.text = text;
 	f.body_case = KVT__PEER__FRAME__BODY_XFER_END;
@@ -490,7 +436,7 @@ START_TEST(silent_peer)
 
 	a->d.conf->keepalive_interval = 50;
 	a->d.conf->keepalive_timeout = 200;
-	stranger_up(&s, "node-b", 1);
+	stranger_up(&s1, "node-b", 1);
 	began = now_ms();
 	expect_down(KVT_PEER_LOST, "node-b: no answer for 200 ms");
 	ck_assert_uint_ge(now_ms() - began, 190);
@@ -506,11 +452,11 @@ START_TEST(answering_peer)
 
 	a->d.conf->keepalive_interval = 50;
 	a->d.conf->keepalive_timeout = 200;
-	stranger_up(&s, "node-b", 1);
+	stranger_up(&s1, "node-b", 1);
 	while (now_ms() - began < 600) {
-		f = stranger_next(&s);
+		f = stranger_next(&s1);
 		if (f && f->body_case == KVT__PEER__FRAME__BODY_PING) {
-			answer_ping(&s, f);
+			answer_ping(&s1, f);
 			pings++;
 		}
 		if (f)
@@ -525,277 +471,7 @@ START_TEST(answering_peer)
 }
 END_TEST
 
-/* ---------------------------------------------------------------- twice */
-
-START_TEST(replaces_the_dead)
-{
-	struct peer *old;
-
-	a->d.conf->keepalive_timeout = 300;
-	a->d.conf->keepalive_interval = 100;
-	stranger_up(&s, "node-b", 1);
-	old = peer_get(a->last_up);
-	stranger_up(&t, "node-b", _i ? 2 : 1);
-	ck_assert_uint_eq(a->n_down, 1);
-	ck_assert(old->down && !a->last_up->down);
-	ck_assert_int_eq(a->down_status, _i ? KVT_PEER_RESTARTED : KVT_PEER_LOST);
-	ck_assert_uint_eq(node_peers(a), 1);
-	kvt__peer__frame__free_unpacked(stranger_expect(&t, KVT__PEER__FRAME__BODY_HELLO), NULL);
-	peer_put(old);
-}
-END_TEST
-
-START_TEST(keeps_the_living)
-{
-	Kvt__Peer__Frame *f;
-
-	stranger_up(&s, "node-b", 1);
-	stranger_preamble(&t);
-	good_hello(&hello, "node-b", a, _i ? 2 : 1);
-	stranger_hello(&t, &hello);
-	f = stranger_expect(&s, KVT__PEER__FRAME__BODY_PING);
-	answer_ping(&s, f);
-	kvt__peer__frame__free_unpacked(f, NULL);
-	stranger_expect_bye(&t, KVT_EXISTS, "node-a has a live connection with");
-	ck_assert_uint_eq(a->n_up, 1);
-	ck_assert_uint_eq(a->n_down, 0);
-	stranger_close(&t);
-	run_until(node_conns(a) == 1);
-}
-END_TEST
-
-/* An answer to an earlier ping proves nothing; and a challenger may give up. */
-START_TEST(old_pong)
-{
-	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
-	Kvt__Peer__Pong pong = KVT__PEER__PONG__INIT;
-
-	a->d.conf->keepalive_timeout = 300;
-	a->d.conf->keepalive_interval = 150;
-	stranger_up(&s, "node-b", 1);
-	stranger_preamble(&t);
-	good_hello(&hello, "node-b", a, 1);
-	stranger_hello(&t, &hello);
-	kvt__peer__frame__free_unpacked(stranger_expect(&s, KVT__PEER__FRAME__BODY_PING), NULL);
-	pong.stamp_ns = 1;
-	f.body_case = KVT__PEER__FRAME__BODY_PONG;
-	f.pong = &pong;
-	stranger_frame(&s, &f);
-	run_until(a->n_down == 1 && a->n_up == 2);
-
-	stranger_preamble(&l);
-	stranger_hello(&l, &hello);
-	kvt__peer__frame__free_unpacked(stranger_expect(&t, KVT__PEER__FRAME__BODY_PING), NULL);
-	stranger_close(&l);
-	run_until(node_conns(a) == 1 || a->n_down == 2);
-}
-END_TEST
-
-START_TEST(gone_while_challenged)
-{
-	stranger_up(&s, "node-b", 1);
-	stranger_preamble(&t);
-	good_hello(&hello, "node-b", a, 2);
-	stranger_hello(&t, &hello);
-	kvt__peer__frame__free_unpacked(stranger_expect(&s, KVT__PEER__FRAME__BODY_PING), NULL);
-	stranger_close(&s);
-	run_until(a->n_up == 2);
-	ck_assert_uint_eq(a->n_down, 1);
-	ck_assert_int_eq(a->down_status, KVT_PEER_RESTARTED);
-	ck_assert_uint_eq(a->last_up->epoch[0], 2);
-}
-END_TEST
-
-/* ---------------------------------------------------------------- dialled */
-
-static struct kvt_token tok;
-static struct ask want;
-
-/* a dials l, as node-b of epoch 1 */
-static void dial_stranger(struct ask *w, struct stranger *got)
-{
-	uint16_t port;
-
-	stranger_listen(&l, &port);
-	token_of(a, &tok);
-	snprintf(tok.node, sizeof(tok.node), "node-b");
-	snprintf(tok.addrs[0], KVT_ADDR_MAX, "127.0.0.1:%u", port);
-	memset(tok.epoch, 1, sizeof(tok.epoch));
-	ask(a, w, &tok);
-	stranger_accept(got, &l);
-	run_until(stranger_ended(got) || got->got > PREAMBLE_BYTES);
-	ck_assert(!memcmp(got->in, PREAMBLE_CTRL, PREAMBLE_BYTES));
-	memmove(got->in, got->in + PREAMBLE_BYTES, got->got - PREAMBLE_BYTES);
-	got->got -= PREAMBLE_BYTES;
-}
-
-START_TEST(dialled_hello)
-{
-	Kvt__Peer__Frame *f;
-
-	dial_stranger(&want, &s);
-	f = stranger_expect(&s, KVT__PEER__FRAME__BODY_HELLO);
-	ck_assert_str_eq(f->hello->expect_node, "node-b");
-	ck_assert_uint_eq(f->hello->data_key.len, 0);
-	ck_assert_uint_eq(f->hello->connection, 0);
-	kvt__peer__frame__free_unpacked(f, NULL);
-	good_hello(&hello, "node-b", a, 1);
-	stranger_hello(&s, &hello);
-	run_until(want.answers);
-	ck_assert_ptr_nonnull(want.peer);
-	ck_assert_uint_eq(want.peer->conn_id, 77);
-	ask_done(&want);
-}
-END_TEST
-
-START_TEST(dialled_no_key)
-{
-	dial_stranger(&want, &s);
-	good_hello(&hello, "node-b", a, 1);
-	hello.data_key.len = _i ? 31 : 0;
-	stranger_hello(&s, &hello);
-	run_until(want.answers);
-	ck_assert_int_eq(want.err.status, KVT_INVALID);
-	ck_assert_uint_eq(a->n_up, 0);
-}
-END_TEST
-
-START_TEST(dialled_other)
-{
-	dial_stranger(&want, &s);
-	good_hello(&hello, "node-c", a, 1);
-	stranger_hello(&s, &hello);
-	run_until(want.answers);
-	ck_assert_int_eq(want.err.status, KVT_PEER_UNREACHABLE);
-	ck_assert_msg(strstr(want.err.text, "is node-c, not node-b") != NULL, "%s", want.err.text);
-	stranger_expect_bye(&s, KVT_PEER_UNREACHABLE, "is node-c, not node-b");
-}
-END_TEST
-
-START_TEST(dialled_http)
-{
-	static const char http[] = "HTTP/1.1 400 Bad Request\r\nConnection: close\r\n\r\n";
-
-	dial_stranger(&want, &s);
-	stranger_send(&s, http, sizeof(http) - 1);
-	run_until(want.answers);
-	ck_assert_int_eq(want.err.status, KVT_INVALID);
-	ck_assert_msg(strstr(want.err.text, "broke the protocol") != NULL, "%s", want.err.text);
-}
-END_TEST
-
-/* node-a is the lower one: what node-b dials is held until node-a's own dial has an outcome. */
-START_TEST(held_then_taken)
-{
-	dial_stranger(&want, &s);
-	stranger_preamble(&t);
-	good_hello(&hello, "node-b", a, 1);
-	stranger_hello(&t, &hello);
-	run_until(node_conns(a) == 2);
-	run_for(30);
-	ck_assert_uint_eq(a->n_up, 0);
-	stranger_close(&s);
-	run_until(want.answers);
-	ck_assert_ptr_nonnull(want.peer);
-	ck_assert(!want.peer->dialled);
-	run_until(node_conns(a) == 1);
-	ask_done(&want);
-}
-END_TEST
-
-START_TEST(held_then_dropped)
-{
-	dial_stranger(&want, &s);
-	stranger_preamble(&t);
-	good_hello(&hello, "node-b", a, 1);
-	stranger_hello(&t, &hello);
-	run_until(node_conns(a) == 2);
-	run_for(30);
-	stranger_hello(&s, &hello);
-	run_until(want.answers);
-	ck_assert_ptr_nonnull(want.peer);
-	ck_assert(want.peer->dialled);
-	stranger_expect_bye(&t, KVT_EXISTS, "dialled at the same time");
-	ck_assert_uint_eq(a->n_up, 1);
-	ask_done(&want);
-}
-END_TEST
-
-START_TEST(held_then_not_wanted)
-{
-	dial_stranger(&want, &s);
-	stranger_preamble(&t);
-	good_hello(&hello, "node-b", a, 1);
-	stranger_hello(&t, &hello);
-	run_until(node_conns(a) == 2);
-	run_for(30);
-	peer_want_cancel(&a->d, &want.wait);
-	ck_assert_uint_eq(a->n_up, 0);
-	run_until(a->n_up == 1);
-	run_until(node_conns(a) == 1);
-	ck_assert_uint_eq(want.answers, 0);
-}
-END_TEST
-
-/* A token of another life while the connection does not answer: nothing is known. */
-START_TEST(doubt)
-{
-	a->d.conf->keepalive_timeout = 5000;
-	stranger_up(&s, "node-b", 1);
-	token_of(a, &tok);
-	snprintf(tok.node, sizeof(tok.node), "node-b");
-	memset(tok.epoch, 2, sizeof(tok.epoch));
-	ask(a, &want, &tok);
-	run_until(want.answers);
-	ck_assert_int_eq(want.err.status, KVT_PEER_LOST);
-	ck_assert_str_eq(want.err.text, "node-b does not answer");
-	ck_assert_uint_eq(a->n_down, 0);
-	ask(a, &want, &tok);
-	peer_want_cancel(&a->d, &want.wait);
-	ask(a, &want, &tok);
-	stranger_close(&s);
-	run_until(want.answers);
-	ck_assert_int_eq(want.err.status, KVT_PEER_LOST);
-}
-END_TEST
-
-/* Tokens without end, each with another address: what is remembered is bounded. */
-START_TEST(many_addresses)
-{
-	static struct ask asks[DIALS_KEPT + 50];
-	uint16_t port;
-
-	stranger_listen(&l, &port);
-	stranger_close(&l);
-	token_of(a, &tok);
-	snprintf(tok.node, sizeof(tok.node), "node-b");
-	for (int i = 0; i < DIALS_KEPT + 50; i++) {
-		snprintf(tok.addrs[0], KVT_ADDR_MAX, "127.0.%d.%d:%u", 1 + i / 200, 1 + i % 200,
-			 port);
-		ask_wait(a, &asks[i], &tok);
-		ck_assert_int_eq(asks[i].err.status, KVT_PEER_UNREACHABLE);
-	}
-	ck_assert_uint_le(a->d.peers->n_dials, DIALS_KEPT);
-}
-END_TEST
-
 #define COUNT(array) ((int)(sizeof(array) / sizeof((array)[0])))
-
-static TCase *new_case(Suite *suite, const char *name)
-{
-	TCase *tc = tcase_create(name);
-
-	tcase_add_checked_fixture(tc, setup, fixture_teardown);
-	tcase_set_timeout(tc, 60);
-	suite_add_tcase(suite, tc);
-	return tc;
-}
-
-static void add_all(TCase *tc, const TTest *const *tests)
-{
-	for (; *tests; tests++)
-		tcase_add_test(tc, *tests);
-}
 
 Suite *test_suite(void)
 {
@@ -806,29 +482,14 @@ Suite *test_suite(void)
 	const TTest *peers[] = { garbled_frame, empty_frame, big_frame,	    seq_gap, second_hello,
 				 refused_frame, later_frame, does_not_read, cut,     NULL };
 	const TTest *silence[] = { silent_peer, answering_peer, NULL };
-	const TTest *twice[] = { old_pong, gone_while_challenged, doubt, NULL };
-	const TTest *dialled[] = { dialled_hello,     dialled_other,
-				   dialled_http,      held_then_taken,
-				   held_then_dropped, held_then_not_wanted,
-				   many_addresses,    NULL };
 	TCase *tc;
 
-	tc = new_case(suite, "preamble");
+	tc = strangers_case(suite, "preamble", early);
 	tcase_add_loop_test(tc, no_preamble, 0, COUNT(garbage));
-	add_all(tc, early);
-	tc = new_case(suite, "hello");
+	tc = strangers_case(suite, "hello", hellos);
 	tcase_add_loop_test(tc, bad_hello, 0, COUNT(bad_hellos));
-	add_all(tc, hellos);
-	tc = new_case(suite, "peers");
+	tc = strangers_case(suite, "peers", peers);
 	tcase_add_loop_test(tc, bye, 0, COUNT(byes));
-	add_all(tc, peers);
-	add_all(new_case(suite, "silence"), silence);
-	tc = new_case(suite, "twice");
-	tcase_add_loop_test(tc, replaces_the_dead, 0, 2);
-	tcase_add_loop_test(tc, keeps_the_living, 0, 2);
-	add_all(tc, twice);
-	tc = new_case(suite, "dialled");
-	tcase_add_loop_test(tc, dialled_no_key, 0, 2);
-	add_all(tc, dialled);
+	strangers_case(suite, "silence", silence);
 	return suite;
 }

@@ -86,9 +86,15 @@ enum kvt_status admin_reload(struct kvtd *d, Kvt__ReloadReply *out, struct kvt_a
 
 	st = changed && restart ? conf_load_args(d->admin->file, d->admin->args, &next, e)
 				: kvt_fail_nomem(e, "the configuration");
+	if (st == KVT_OK)
+		st = kvtd_check_conf(next, e);
+	if (st == KVT_OK) {
+		st = admin_apply(next, e);
+		if (st != KVT_OK)
+			admin_apply(d->conf, NULL);
+	}
 	if (st == KVT_OK) {
 		conf_apply(d->conf, next, changed, &n_changed, restart, &n_restart);
-		st = admin_apply(d->conf, e);
 		say("is changed", changed, n_changed);
 		say("needs a restart", restart, n_restart);
 		log_info("config: reloaded: %d keys changed", n_changed);

@@ -81,13 +81,13 @@ void quota_detach(struct client *c)
 static enum kvt_status refuse(enum quota_kind kind, const char *who, uint64_t used, uint64_t limit,
 			      uint64_t n, struct kvt_err *e)
 {
-	const char *unit = kinds[kind].bytes ? " bytes" : "";
+	const char *unit = kinds[kind].bytes ? " bytes of" : "";
 
 	if (n == 1)
-		return kvt_fail(e, KVT_QUOTA, "%s has %" PRIu64 " of %" PRIu64 " %s", who, used,
-				limit, kinds[kind].what);
+		return kvt_fail(e, KVT_QUOTA, "%s has %" PRIu64 " of %" PRIu64 "%s %s", who, used,
+				limit, unit, kinds[kind].what);
 	return kvt_fail(e, KVT_QUOTA,
-			"%s has %" PRIu64 " of %" PRIu64 "%s of %s and wants %" PRIu64 " more", who,
+			"%s has %" PRIu64 " of %" PRIu64 "%s %s and wants %" PRIu64 " more", who,
 			used, limit, unit, kinds[kind].what, n);
 }
 

@@ -105,6 +105,10 @@ check_PROGRAMS += tests/unit/test_bench
 tests_unit_test_bench_SOURCES = tests/unit/test_bench.c client/bench/cache.c \
 	client/bench/shape.c client/bench/bench.h
 tests_unit_test_bench_LDADD = $(unit_client)
+
+check_PROGRAMS += tests/unit/test_request
+tests_unit_test_request_SOURCES = tests/unit/test_request.c
+tests_unit_test_request_LDADD = $(unit_daemon)
 endif
 
 TESTS += $(check_PROGRAMS)

@@ -2,11 +2,10 @@
 /*
  * hello - the shortest hand-over: a block of one side's cache arrives in the other side's
  *
- *	hello [SOCKET]
+ *	hello [SOCKET [READER-SOCKET]]
  *
  * Both sides are in this process, to show the calls in their order. In real life they are two
- * processes on one node or on two, and the token travels from one to the other; prefill.c and
- * decode.c do that.
+ * processes, and the token travels from one to the other; prefill.c and decode.c do that.
  */
 #include <kvt.h>
 #include <stdio.h>
@@ -37,7 +36,7 @@ static void side_open(struct side *s, const char *name, const char *socket)
 	struct kvt_cache_opts cache = KVT_INIT(cache);
 	struct kvt_plane plane = { .block_stride = BYTES, .block_bytes = BYTES };
 
-	open.socket = socket; /* NULL: the usual place */
+	open.socket = socket;
 	open.name = name;
 	check(kvt_open(&open, &s->kvt), "open");
 	check(kvt_region_alloc(s->kvt, BLOCKS * BYTES, &region, &s->region), "region");
@@ -55,7 +54,7 @@ static char *block(const struct side *s, uint32_t id)
 
 int main(int argc, char **argv)
 {
-	const char *socket = argc > 1 ? argv[1] : NULL;
+	const char *socket = argc > 1 ? argv[1] : NULL; /* NULL: the usual place */
 	const uint32_t theirs[] = { 5 }, mine[] = { 2 };
 	struct side owner, reader;
 	struct kvt_part part = { .blocks = theirs, .n_blocks = 1 };
@@ -67,7 +66,7 @@ int main(int argc, char **argv)
 	struct kvt_xfer *xfer;
 
 	side_open(&owner, "owner", socket);
-	side_open(&reader, "reader", socket);
+	side_open(&reader, "reader", argc > 2 ? argv[2] : socket);
 
 	/* The owner has the block ready and grants one reader to pull it. */
 	strcpy(block(&owner, 5), "hello from block 5");

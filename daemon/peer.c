@@ -203,17 +203,16 @@ void wait_answer_peer(struct peers *ps, struct peer_wait *w, struct peer *p)
 	wait_answer(ps, w, NULL, &e);
 }
 
-/* Those that are added meanwhile have the next call. */
+/* As many as there are now: those that are added meanwhile have the next call. */
 static void ready_run(struct loop_call *call)
 {
 	struct peers *ps = container_of(call, struct peers, ready_call);
-	struct peer_wait *w, *last = TAILQ_LAST(&ps->ready, peer_wait_list);
-	struct peer_wait end = { .waiting = true };
+	struct peer_wait *w;
+	size_t n = 0;
 
-	if (!last)
-		return;
-	wait_add(&ps->ready, &end);
-	while ((w = TAILQ_FIRST(&ps->ready)) != &end) {
+	TAILQ_FOREACH(w, &ps->ready, link)
+		n++;
+	while (n-- > 0 && (w = TAILQ_FIRST(&ps->ready))) {
 		struct peer *p = w->peer;
 		struct kvt_err e = w->err;
 
@@ -228,7 +227,8 @@ static void ready_run(struct loop_call *call)
 		}
 		peer_put(p);
 	}
-	wait_take(&end);
+	if (!TAILQ_EMPTY(&ps->ready))
+		loop_defer(ps->d, &ps->ready_call);
 }
 
 void peer_want(struct kvtd *d, const struct kvt_token *t, struct peer_wait *w)

@@ -40,7 +40,7 @@ static int push;
 static int bar; /* draw a progress bar */
 static uint64_t shown;
 
-static void die(const char *fmt, ...)
+__attribute__((format(printf, 1, 2))) static void die(const char *fmt, ...)
 {
 	va_list ap;
 

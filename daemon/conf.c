@@ -305,7 +305,8 @@ static int on_key(const char *section, const char *name, int line, void *arg)
 	return 0;
 }
 
-static void on_confuse_error(cfg_t *cfg, const char *fmt, va_list ap)
+__attribute__((format(printf, 2, 0))) static void on_confuse_error(cfg_t *cfg, const char *fmt,
+								   va_list ap)
 {
 	char text[160];
 

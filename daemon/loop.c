@@ -44,12 +44,12 @@ uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
-/* Runs what was posted before the call; true if there was anything. */
-static bool run_posted(struct loop *l)
+/* Runs what was posted before the call; 1 if there was anything. */
+static int run_posted(struct loop *l)
 {
 	struct call_list list = STAILQ_HEAD_INITIALIZER(list);
 	struct loop_call *call;
-	bool any = false;
+	int any = 0;
 
 	pthread_mutex_lock(&l->lock);
 	STAILQ_CONCAT(&list, &l->posted);
@@ -57,7 +57,7 @@ static bool run_posted(struct loop *l)
 	while ((call = STAILQ_FIRST(&list))) {
 		STAILQ_REMOVE_HEAD(&list, link);
 		call->fn(call);
-		any = true;
+		any = 1;
 	}
 	return any;
 }
@@ -75,11 +75,11 @@ static void on_wake(evutil_socket_t fd, short what, void *arg)
 }
 
 /* As many as are there now: one that defers itself again does not starve the sockets. */
-static bool run_deferred(struct loop *l)
+static int run_deferred(struct loop *l)
 {
 	struct loop_call *call;
 	size_t n = 0;
-	bool any = false;
+	int any = 0;
 
 	STAILQ_FOREACH(call, &l->deferred, link)
 		n++;
@@ -87,23 +87,23 @@ static bool run_deferred(struct loop *l)
 		STAILQ_REMOVE_HEAD(&l->deferred, link);
 		call->queued = 0;
 		call->fn(call);
-		any = true;
+		any = 1;
 	}
 	return any;
 }
 
-static bool run_graveyard(struct loop *l)
+static int run_graveyard(struct loop *l)
 {
 	struct corpse_list list = STAILQ_HEAD_INITIALIZER(list);
 	struct corpse *c;
-	bool any = false;
+	int any = 0;
 
 	STAILQ_CONCAT(&list, &l->graveyard);
 	while ((c = STAILQ_FIRST(&list))) {
 		STAILQ_REMOVE_HEAD(&list, link);
 		c->free_fn(c->p);
 		free(c);
-		any = true;
+		any = 1;
 	}
 	return any;
 }

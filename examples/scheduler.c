@@ -138,6 +138,7 @@ static void hear(struct worker *w)
 		printf("%s: %" PRIu64 " bytes are right, and so are %" PRIu64 " guard bytes\n",
 		       w->name, a, b);
 	} else if (strcmp(line, "done") == 0) {
+		clear_progress();
 		printf("%s: DONE\n", w->name);
 		w->ended = 1;
 		w->status = KVT_OK;

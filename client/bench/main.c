@@ -20,7 +20,8 @@
 #include "bench.h"
 #include "units.h"
 
-#define RUNS 5
+#define RUNS_MIN 5
+#define RUN_S	 1 /* seconds of a run, unless there would be fewer */
 
 volatile sig_atomic_t bench_stopped;
 
@@ -55,7 +56,8 @@ struct bench {
 	struct client *clients;
 	uint64_t n_open;
 	struct result result;
-	double ratio[RUNS], rate[RUNS], base[RUNS];
+	int runs;
+	double *ratio, *rate, *base; /* of each run */
 	uint64_t cpu_ns, moved;
 };
 
@@ -155,11 +157,21 @@ static int warm_up(struct bench *b)
 
 static int measure(struct bench *b)
 {
-	uint64_t slice = (uint64_t)(b->o.seconds * 1e9 / RUNS / 2);
+	uint64_t slice;
 
+	b->runs = (int)(b->o.seconds / RUN_S);
+	b->runs = b->runs < RUNS_MIN ? RUNS_MIN : b->runs;
+	slice = (uint64_t)(b->o.seconds * 1e9 / b->runs / 2);
+	b->ratio = calloc(3 * (size_t)b->runs, sizeof(double));
+	if (!b->ratio) {
+		bench_error("no memory for %d runs", b->runs);
+		return -1;
+	}
+	b->rate = b->ratio + b->runs;
+	b->base = b->rate + b->runs;
 	if (warm_up(b) != 0)
 		return -1;
-	for (int i = 0; i < RUNS; i++) {
+	for (int i = 0; i < b->runs; i++) {
 		b->base[i] = base_run(&b->o, b->clients, slice);
 		if (b->base[i] < 0)
 			return -1;
@@ -194,6 +206,13 @@ static double percentile(const uint64_t *ns, size_t n, double q)
 	return (double)ns[rank > 0 ? rank - 1 : 0] / 1000;
 }
 
+/* Sorts them too. */
+static double median(double *v, int n)
+{
+	qsort(v, (size_t)n, sizeof(*v), compare);
+	return n % 2 ? v[n / 2] : (v[n / 2 - 1] + v[n / 2]) / 2;
+}
+
 static int sum_up(struct bench *b)
 {
 	struct result *r = &b->result;
@@ -220,16 +239,13 @@ static int sum_up(struct bench *b)
 	r->p999_us = percentile(all, n, 0.999);
 	free(all);
 
-	qsort(b->ratio, RUNS, sizeof(double), compare);
-	qsort(b->rate, RUNS, sizeof(double), compare);
-	qsort(b->base, RUNS, sizeof(double), compare);
-	r->ratio = b->ratio[RUNS / 2];
+	r->ratio = median(b->ratio, b->runs);
 	r->ratio_min = b->ratio[0];
-	r->ratio_max = b->ratio[RUNS - 1];
-	r->gbytes_per_s = b->rate[RUNS / 2] / 1e9;
-	r->baseline_gbytes_per_s = b->base[RUNS / 2] / 1e9;
+	r->ratio_max = b->ratio[b->runs - 1];
+	r->gbytes_per_s = median(b->rate, b->runs) / 1e9;
+	r->baseline_gbytes_per_s = median(b->base, b->runs) / 1e9;
 	r->cpu_s_per_gb = (double)b->cpu_ns / (double)b->moved;
-	r->runs = RUNS;
+	r->runs = b->runs;
 	r->pieces = c->pieces;
 	r->pieces_coalesced = c->pieces_coalesced;
 	r->request_bytes = c->request_bytes;
@@ -295,6 +311,7 @@ int main(int argc, char **argv)
 	for (uint64_t i = 0; i < b.n_open; i++)
 		client_close(&b.clients[i]);
 	free(b.clients);
+	free(b.ratio);
 	daemons_stop(&b.daemons, rc != 0 && !bench_stopped);
 	return rc == 0 ? 0 : 1;
 }

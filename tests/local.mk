@@ -58,6 +58,7 @@ tests_unit_test_framing_LDADD = $(unit_common)
 check_PROGRAMS += tests/unit/test_token
 tests_unit_test_token_SOURCES = tests/unit/test_token.c
 tests_unit_test_token_LDADD = $(unit_common)
+
 check_PROGRAMS += tests/unit/test_loop
 tests_unit_test_loop_SOURCES = tests/unit/test_loop.c
 tests_unit_test_loop_LDADD = $(unit_daemon)
@@ -109,6 +110,15 @@ tests_unit_test_bench_LDADD = $(unit_client)
 check_PROGRAMS += tests/unit/test_request
 tests_unit_test_request_SOURCES = tests/unit/test_request.c
 tests_unit_test_request_LDADD = $(unit_daemon)
+# libkvt against a daemon that a test directs
+check_LTLIBRARIES += libfakedaemon.la
+libfakedaemon_la_SOURCES = tests/unit/fake_daemon.c tests/unit/fake_daemon.h
+libfakedaemon_la_CPPFLAGS = $(AM_CPPFLAGS) $(CHECK_CFLAGS)
+unit_fake = libfakedaemon.la $(unit_client)
+
+check_PROGRAMS += tests/unit/test_kvt_open
+tests_unit_test_kvt_open_SOURCES = tests/unit/test_kvt_open.c
+tests_unit_test_kvt_open_LDADD = $(unit_fake)
 endif
 
 TESTS += $(check_PROGRAMS)

@@ -119,6 +119,14 @@ unit_fake = libfakedaemon.la $(unit_client)
 check_PROGRAMS += tests/unit/test_kvt_open
 tests_unit_test_kvt_open_SOURCES = tests/unit/test_kvt_open.c
 tests_unit_test_kvt_open_LDADD = $(unit_fake)
+
+check_PROGRAMS += tests/unit/test_kvt_memory
+tests_unit_test_kvt_memory_SOURCES = tests/unit/test_kvt_memory.c
+tests_unit_test_kvt_memory_LDADD = $(unit_fake)
+
+check_PROGRAMS += tests/unit/test_kvt_grant
+tests_unit_test_kvt_grant_SOURCES = tests/unit/test_kvt_grant.c
+tests_unit_test_kvt_grant_LDADD = $(unit_fake)
 endif
 
 TESTS += $(check_PROGRAMS)

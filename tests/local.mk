@@ -127,6 +127,14 @@ tests_unit_test_kvt_memory_LDADD = $(unit_fake)
 check_PROGRAMS += tests/unit/test_kvt_grant
 tests_unit_test_kvt_grant_SOURCES = tests/unit/test_kvt_grant.c
 tests_unit_test_kvt_grant_LDADD = $(unit_fake)
+
+check_PROGRAMS += tests/unit/test_kvt_xfer
+tests_unit_test_kvt_xfer_SOURCES = tests/unit/test_kvt_xfer.c
+tests_unit_test_kvt_xfer_LDADD = $(unit_fake)
+
+check_PROGRAMS += tests/unit/test_kvt_reconnect
+tests_unit_test_kvt_reconnect_SOURCES = tests/unit/test_kvt_reconnect.c
+tests_unit_test_kvt_reconnect_LDADD = $(unit_fake)
 endif
 
 TESTS += $(check_PROGRAMS)

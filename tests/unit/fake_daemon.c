@@ -356,6 +356,7 @@ static void add_child(struct fake *f)
 	ck_assert_int_ge(pid, 0);
 	if (pid == 0) {
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		close_range(3, ~0U, 0); /* the connection is not its own */
 		for (;;)
 			pause();
 	}

@@ -22,7 +22,7 @@ static const char *cure(int err, const char *denied)
 	switch (err) {
 	case ENOENT:
 	case ECONNREFUSED:
-		return " (is kvtd running? systemctl start kvtd)";
+		return " (is kvtd running?)";
 	case EACCES:
 		return denied ? denied : " (is this user in group kvt?)";
 	case EPROTOTYPE:

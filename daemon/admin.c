@@ -97,7 +97,8 @@ enum kvt_status admin_reload(struct kvtd *d, Kvt__ReloadReply *out, struct kvt_a
 		conf_apply(d->conf, next, changed, &n_changed, restart, &n_restart);
 		say("is changed", changed, n_changed);
 		say("needs a restart", restart, n_restart);
-		log_info("config: reloaded: %d keys changed", n_changed);
+		log_info("config: reloaded: %d key%s changed", n_changed,
+			 n_changed == 1 ? "" : "s");
 	}
 	if (st != KVT_OK)
 		log_err("config: not reloaded: %s", e->text);

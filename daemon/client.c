@@ -173,8 +173,9 @@ static void say_gone(struct client *c)
 		return;
 	kvt_format_size(k->lost_bytes, bytes);
 	kvt_format_duration(now_ns() - k->closing_ns, took);
-	log_limited(&limit_go, LOG_INFO_, "%s: gone: %s; %" PRIu64 " regions, %s released in %s",
-		    client_text(c), k->why.text, k->lost_regions, bytes, took);
+	log_limited(&limit_go, LOG_INFO_, "%s: gone: %s; %" PRIu64 " region%s, %s released in %s",
+		    client_text(c), k->why.text, k->lost_regions, k->lost_regions == 1 ? "" : "s",
+		    bytes, took);
 }
 
 /* Off all lists, and buried. The socket closes last. */

@@ -29,10 +29,16 @@ static void teardown(void)
 
 static void data_path(char path[512], const char *version, const char *name, const char *end)
 {
-	const char *src = getenv("KVT_SRC");
+	const char *src = getenv("KVT_SRC"), *here = __FILE__;
+	int n = (int)(strrchr(here, '/') - here);
 
-	snprintf(path, 512, "%s/tests/data/wire/%s%s%s%s", src ? src : ".", version,
-		 *name ? "/" : "", name, end);
+	/* by hand, without make check: beside this file */
+	if (src)
+		n = snprintf(path, 512, "%s/tests", src);
+	else
+		n = snprintf(path, 512, "%.*s/..", n, here);
+	snprintf(path + n, 512 - (size_t)n, "/data/wire/%s%s%s%s", version, *name ? "/" : "", name,
+		 end);
 }
 
 /* In the arena, with a NUL behind it; NULL: there is none. */

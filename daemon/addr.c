@@ -294,6 +294,48 @@ enum kvt_status addr_may_dial(const struct conf *conf, const struct addr *a, str
 	return KVT_OK;
 }
 
+enum kvt_status addr_listen(const struct conf *conf, const char *item, struct addr *out,
+			    struct kvt_err *e)
+{
+	char host[KVT_ADDR_MAX];
+	uint16_t port;
+	bool has_port;
+
+	if (addr_split(item, host, sizeof(host), &port, &has_port) ||
+	    addr_numeric(host, has_port ? port : PEER_PORT, out))
+		return kvt_fail(e, KVT_INVALID,
+				"listen %s: not an address: ADDR:PORT or [ADDR]:PORT, numeric",
+				item);
+	if (!conf->insecure_loopback)
+		return kvt_fail(e, KVT_POLICY,
+				"listen %s: needs a cluster key (or --insecure-loopback for "
+				"127.0.0.0/8 and ::1)",
+				item);
+	if (addr_class(out) != ADDR_LOOPBACK)
+		return kvt_fail(e, KVT_POLICY,
+				"listen %s: needs a cluster key: --insecure-loopback is for "
+				"127.0.0.0/8 and ::1 alone",
+				item);
+	return KVT_OK;
+}
+
+enum kvt_status addr_check_conf(const struct conf *conf, struct kvt_err *e)
+{
+	enum kvt_status status = KVT_OK;
+	struct addr a;
+	struct cidr c;
+
+	for (int i = 0; i < conf->peers_allow.n; i++)
+		if (cidr_parse(conf->peers_allow.item[i], &c))
+			return kvt_fail(e, KVT_INVALID,
+					"peers.allow: \"%s\" is neither an address nor a CIDR, "
+					"as 10.0.0.0/8 or fd00::/8",
+					conf->peers_allow.item[i]);
+	for (int i = 0; i < conf->listen.n && !status; i++)
+		status = addr_listen(conf, conf->listen.item[i], &a, e);
+	return status;
+}
+
 /* ---------------------------------------------------------------- advertise */
 
 struct advert {

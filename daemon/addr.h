@@ -53,6 +53,14 @@ bool cidr_match(const struct cidr *c, const struct addr *a);
 enum kvt_status addr_may_dial(const struct conf *conf, const struct addr *a, struct kvt_err *e);
 
 /*
+ * An item of conf->listen. INVALID: no address; POLICY: one that is not for a daemon without proof.
+ */
+enum kvt_status addr_listen(const struct conf *conf, const char *item, struct addr *out,
+			    struct kvt_err *e);
+/* Judges what is an address in conf: listen, and peers { allow }. */
+enum kvt_status addr_check_conf(const struct conf *conf, struct kvt_err *e);
+
+/*
  * What tickets say of us: conf->advertise (addresses, interfaces, networks), or where it is empty
  * the n listening addresses. At most KVT_ADDRS_MAX; NOT_FOUND for an item that gives none.
  */

@@ -189,31 +189,6 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
 		;
 }
 
-static enum kvt_status listen_parse(struct kvtd *d, const char *item, struct addr *out,
-				    struct kvt_err *e)
-{
-	char host[KVT_ADDR_MAX];
-	uint16_t port;
-	bool has_port;
-
-	if (addr_split(item, host, sizeof(host), &port, &has_port) ||
-	    addr_numeric(host, has_port ? port : PEER_PORT, out))
-		return kvt_fail(e, KVT_INVALID,
-				"listen %s: not an address: ADDR:PORT or [ADDR]:PORT, numeric",
-				item);
-	if (!d->conf->insecure_loopback)
-		return kvt_fail(e, KVT_POLICY,
-				"listen %s: needs a cluster key (or --insecure-loopback for "
-				"127.0.0.0/8 and ::1)",
-				item);
-	if (addr_class(out) != ADDR_LOOPBACK)
-		return kvt_fail(e, KVT_POLICY,
-				"listen %s: needs a cluster key: --insecure-loopback is for "
-				"127.0.0.0/8 and ::1 alone",
-				item);
-	return KVT_OK;
-}
-
 static int listen_open(struct listener *l)
 {
 	struct sockaddr_storage bound;
@@ -264,7 +239,7 @@ static enum kvt_status listen_all(struct kvtd *d, struct kvt_err *e)
 
 		memset(l, 0, sizeof(*l));
 		l->ps = ps;
-		status = listen_parse(d, d->conf->listen.item[i], &l->addr, e);
+		status = addr_listen(d->conf, d->conf->listen.item[i], &l->addr, e);
 		if (status)
 			return status;
 		ps->n_listeners++;

@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 #include <string.h>
+#include "addr.h"
 #include "client.h"
 #include "grant.h"
 #include "kvtd.h"
@@ -21,12 +22,7 @@ enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e)
 					"transport.allow: there is no transport \"%s\"",
 					c->transport_allow.item[i]);
 	}
-	if (c->listen.n && !c->insecure_loopback)
-		return kvt_fail(e, KVT_POLICY,
-				"listen %s: needs a cluster key (or --insecure-loopback for "
-				"127.0.0.0/8 and ::1)",
-				c->listen.item[0]);
-	return KVT_OK;
+	return addr_check_conf(c, e);
 }
 
 static bool transport_allowed(const struct conf *c, const char *name)

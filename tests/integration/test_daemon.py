@@ -68,6 +68,10 @@ def test_help_config_is_a_config(folder):
     ("log_level = shout\n", ":1: log_level: "),
     ("transport { allow = {carrier-pigeon} }\n", "there is no transport \"carrier-pigeon\""),
     ("listen = {\"10.0.0.1:7588\"}\n", "needs a cluster key"),
+    ("insecure_loopback = true\nlisten = {\"10.0.0.1:7588\"}\n", "127.0.0.0/8 and ::1 alone"),
+    ("insecure_loopback = true\nlisten = {nonsense}\n", "listen nonsense: not an address"),
+    ("peers { allow = {\"10.0.0.0/8\", nonsense} }\n", "peers.allow: \"nonsense\""),
+    ("peers { allow = {\"10.0.0.0/33\"} }\n", "peers.allow: \"10.0.0.0/33\""),
     ("fault = {\"nonsense\"}\n", "nonsense"),
 ])
 def test_bad_config(folder, kvtd, text, error):
@@ -329,6 +333,7 @@ def test_drain_and_resume_by_request(kvtd):
         wait_until("it is draining", lambda: a.status()["state"] == "draining")
         assert a.ask("resume").status == "SHUTDOWN"
         assert c.ask("grant_revoke", grant=1).status == "OK"
+    wait_until("it has ended", lambda: not d.alive)
 
 
 def test_reload(kvtd):

@@ -72,7 +72,9 @@ static int write_conf(const struct opts *o, const char *path)
 	return -1;
 }
 
-static void exec_kvtd(const char *kvtd, const struct opts *o, const struct daemons *d, int i)
+/* Replaces a child, whose signals are blocked until they have their default effect again. */
+static void exec_kvtd(const char *kvtd, const struct opts *o, const struct daemons *d, int i,
+		      const sigset_t *mask)
 {
 	char conf[128], admin[128], log[128];
 	const char *args[] = { kvtd,
@@ -94,6 +96,10 @@ static void exec_kvtd(const char *kvtd, const struct opts *o, const struct daemo
 	snprintf(conf, sizeof(conf), "%s/kvtd.conf", d->dir);
 	snprintf(admin, sizeof(admin), "%s/%s.admin", d->dir, nodes[i]);
 	snprintf(log, sizeof(log), "%s/%s.log", d->dir, nodes[i]);
+	signal(SIGINT, SIG_DFL);
+	signal(SIGTERM, SIG_DFL);
+	signal(SIGHUP, SIG_DFL);
+	sigprocmask(SIG_SETMASK, mask, NULL);
 	prctl(PR_SET_PDEATHSIG, SIGTERM);
 	fd = open(log, O_WRONLY | O_CREAT | O_CLOEXEC, 0600);
 	dup2(fd, 1);
@@ -131,6 +137,25 @@ static int wait_started(struct daemons *d, int i)
 	return -1;
 }
 
+static int start_daemon(const char *kvtd, const struct opts *o, struct daemons *d, int i)
+{
+	sigset_t all, mask;
+	pid_t pid;
+
+	sigfillset(&all);
+	sigprocmask(SIG_SETMASK, &all, &mask);
+	pid = fork();
+	if (pid == 0)
+		exec_kvtd(kvtd, o, d, i, &mask);
+	sigprocmask(SIG_SETMASK, &mask, NULL);
+	if (pid < 0) {
+		bench_error("fork: %s", strerror(errno));
+		return -1;
+	}
+	d->pid[i] = pid;
+	return wait_started(d, i);
+}
+
 static int spawn(const struct opts *o, struct daemons *d)
 {
 	char kvtd[600], conf[128];
@@ -149,17 +174,9 @@ static int spawn(const struct opts *o, struct daemons *d)
 	d->n = o->tcp ? 2 : 1;
 	for (int i = 0; i < d->n; i++)
 		snprintf(d->socket[i], sizeof(d->socket[i]), "%s/%s.sock", d->dir, nodes[i]);
-	for (int i = 0; i < d->n; i++) {
-		d->pid[i] = fork();
-		if (d->pid[i] == 0)
-			exec_kvtd(kvtd, o, d, i);
-		if (d->pid[i] < 0) {
-			bench_error("fork: %s", strerror(errno));
+	for (int i = 0; i < d->n; i++)
+		if (start_daemon(kvtd, o, d, i) != 0)
 			return -1;
-		}
-		if (wait_started(d, i) != 0)
-			return -1;
-	}
 	if (!o->tcp)
 		memcpy(d->socket[1], d->socket[0], sizeof(d->socket[0]));
 	return 0;

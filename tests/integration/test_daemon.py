@@ -3,6 +3,7 @@
 import os
 import pathlib
 import re
+import resource
 import signal
 import socket
 import stat
@@ -333,7 +334,60 @@ def test_drain_and_resume_by_request(kvtd):
         wait_until("it is draining", lambda: a.status()["state"] == "draining")
         assert a.ask("resume").status == "SHUTDOWN"
         assert c.ask("grant_revoke", grant=1).status == "OK"
-    wait_until("it has ended", lambda: not d.alive)
+        assert c.wait_end().status == "SHUTDOWN"
+    assert d.process.wait(10 * SLOW) == 0
+
+
+def test_out_of_fds(daemon):
+    """No fd left to accept with: it neither spins nor dies, and goes on when there are some."""
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (daemon.fds()["all"] + 12, 4096))
+    clients = []
+    for _ in range(30):
+        s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        s.connect(str(daemon.client_socket))
+        clients.append(s)
+    wait_until("it is out of fds", lambda: "cannot accept" in daemon.log())
+    before = proc_time(daemon.pid)
+    time.sleep(1)  # the time is what is measured
+    assert proc_time(daemon.pid) - before < 0.3
+    for s in clients:
+        s.close()
+    daemon.client().close()
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+
+
+def proc_time(pid):
+    """CPU seconds used."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def test_client_in_a_pid_namespace(daemon):
+    """Its own idea of its pid is another than the daemon's; its death is seen all the same."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    script = ("import os, sys, time\n"
+              "sys.path.insert(0, sys.argv[1])\n"
+              "from wire import Client\n"
+              "assert os.getpid() < 10\n"
+              "c = Client(sys.argv[2])\n"
+              "assert c.region(1, 1 << 20).status == 'OK'\n"
+              "print('ready', flush=True)\n"
+              "time.sleep(600)\n")
+    p = subprocess.Popen(["unshare", "--pid", "--fork", "--kill-child", sys.executable, "-c",
+                          script, here, str(daemon.client_socket)], stdout=subprocess.PIPE,
+                         stderr=subprocess.PIPE, text=True)
+    try:
+        if p.stdout.readline() != "ready\n":
+            error = p.stderr.read()
+            if "unshare" in error:
+                pytest.skip(error.strip())
+            pytest.fail(error)
+        row, = daemon.rows("CLIENT")
+        assert row["pid"] > 10 and row["regions"] == 1
+    finally:
+        p.kill()
+        p.communicate()
+    daemon.wait_idle()
 
 
 def test_reload(kvtd):

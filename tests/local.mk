@@ -67,9 +67,24 @@ check_PROGRAMS += tests/unit/test_conf
 tests_unit_test_conf_SOURCES = tests/unit/test_conf.c
 tests_unit_test_conf_LDADD = $(unit_daemon)
 
+check_PROGRAMS += tests/unit/test_mem
+tests_unit_test_mem_SOURCES = tests/unit/test_mem.c
+tests_unit_test_mem_LDADD = $(unit_daemon)
+
+net_fixture = tests/unit/net_fixture.c tests/unit/net_fixture.h
+
 check_PROGRAMS += tests/unit/test_net
-tests_unit_test_net_SOURCES = tests/unit/test_net.c tests/unit/net_fixture.c tests/unit/net_fixture.h
+tests_unit_test_net_SOURCES = tests/unit/test_net.c $(net_fixture)
 tests_unit_test_net_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_net_fence
+tests_unit_test_net_fence_SOURCES = tests/unit/test_net_fence.c $(net_fixture)
+tests_unit_test_net_fence_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_net_tcp
+tests_unit_test_net_tcp_SOURCES = tests/unit/test_net_tcp.c $(net_fixture) \
+	tests/unit/net_raw.c tests/unit/net_raw.h
+tests_unit_test_net_tcp_LDADD = $(unit_daemon)
 
 # the recorder of tests/data/wire is no test: built on demand
 EXTRA_PROGRAMS = tests/unit/wire_record

@@ -285,6 +285,7 @@ static void receive(struct kvt *k)
 
 void kvt_conn_lost(struct kvt *k, enum kvt_status status, const char *text, bool proven)
 {
+	bool joining = k->state != CONN_UP;
 	struct life *l = k->life;
 	struct call *c, *tmp;
 	struct out *o;
@@ -301,6 +302,8 @@ void kvt_conn_lost(struct kvt *k, enum kvt_status status, const char *text, bool
 	while ((o = TAILQ_FIRST(&k->out)) != NULL)
 		out_free(k, o);
 	kvt_fail(&k->join_err, status, "%s", text);
+	if (joining)
+		k->join_failed = true;
 	if (l) {
 		TAILQ_INSERT_TAIL(&k->past, l, link);
 		kvt_watch(k, l->pidfd, EPOLLIN);

@@ -152,6 +152,11 @@ tests_unit_test_kvt_reconnect_SOURCES = tests/unit/test_kvt_reconnect.c
 tests_unit_test_kvt_reconnect_LDADD = $(unit_fake)
 endif
 
+# what the integration tests run
+noinst_PROGRAMS += tests/integration/c/libkvt_real
+tests_integration_c_libkvt_real_SOURCES = tests/integration/c/libkvt_real.c
+tests_integration_c_libkvt_real_LDADD = libkvt.la
+
 TESTS += $(check_PROGRAMS)
 
 if !HAVE_CHECK

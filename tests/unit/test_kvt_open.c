@@ -129,6 +129,26 @@ START_TEST(refused)
 }
 END_TEST
 
+static void *turn_away(void *arg)
+{
+	(void)arg;
+	(void)fake_seen(f, BODY(HELLO), 1);
+	fake_bye(f, KVT_QUOTA, "64 clients of at most 64");
+	return NULL;
+}
+
+START_TEST(turned_away)
+{
+	struct kvt_open_opts o = options();
+	pthread_t t;
+
+	fake_answer(f, BODY(HELLO), FAKE_HOLD, NULL);
+	ck_assert_int_eq(pthread_create(&t, NULL, turn_away, NULL), 0);
+	check_fails(&o, KVT_QUOTA, "64 clients of at most 64");
+	pthread_join(t, NULL);
+}
+END_TEST
+
 START_TEST(other_version)
 {
 	struct kvt_open_opts o = options();
@@ -460,6 +480,7 @@ Suite *test_suite(void)
 	tcase_add_test(c, no_daemon);
 	tcase_add_test(c, not_allowed);
 	tcase_add_test(c, refused);
+	tcase_add_test(c, turned_away);
 	tcase_add_test(c, other_version);
 	tcase_add_test(c, stuck);
 	tcase_add_test(c, wait_for_daemon);

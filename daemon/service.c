@@ -255,6 +255,8 @@ void service_event(struct service *s, enum service_event ev)
 		s->d->counts.internal++;
 		return;
 	}
+	if (was == SVC_ENDED)
+		return; /* told so from within its own end, which frees it */
 	s->d->counts.fencing += (s->state == SVC_FENCING) - (was == SVC_FENCING);
 	if (s->state == SVC_ENDED)
 		tell_attempt(s);

@@ -8,6 +8,13 @@
 
 EXTRA_DIST += tests/run-tap tests/legs tests/leg.d tests/integration tests/data
 
+# a client for integration tests that does what its standard input says
+noinst_PROGRAMS += tests/integration/c/actor
+tests_integration_c_actor_SOURCES = tests/integration/c/actor.c \
+	tests/integration/c/actor_mem.c tests/integration/c/actor.h
+tests_integration_c_actor_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/client
+tests_integration_c_actor_LDADD = libkvt.la
+
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_COMPILER = $(top_srcdir)/tests/run-tap
 AM_TESTS_ENVIRONMENT = \

@@ -21,7 +21,8 @@
 #include "units.h"
 
 #define RUNS_MIN 5
-#define RUN_S	 1 /* seconds of a run, unless there would be fewer */
+#define LOOK_NS	 50000000 /* how often to look at the daemons' memory */
+#define RUN_S	 1	  /* seconds of a run, unless there would be fewer */
 
 volatile sig_atomic_t bench_stopped;
 
@@ -70,12 +71,31 @@ static uint64_t own_cpu_ns(void)
 	       (uint64_t)(ru.ru_utime.tv_usec + ru.ru_stime.tv_usec) * 1000;
 }
 
+/* Waits for a client, and looks at the daemons' memory meanwhile and at the end. */
+static void join(struct bench *b, pthread_t thread)
+{
+	struct timespec until;
+	uint64_t rss;
+	int rc;
+
+	do {
+		clock_gettime(CLOCK_REALTIME, &until);
+		until.tv_nsec += LOOK_NS;
+		until.tv_sec += until.tv_nsec / 1000000000;
+		until.tv_nsec %= 1000000000;
+		rc = pthread_timedjoin_np(thread, NULL, &until);
+		rss = daemons_rss_anon(&b->daemons);
+		if (rss > b->result.daemon_rss_bytes)
+			b->result.daemon_rss_bytes = rss;
+	} while (rc == ETIMEDOUT);
+}
+
 /* All clients at once for about ns. Bytes per second, or < 0 after an error message. */
 static double transfers_run(struct bench *b, uint64_t ns)
 {
 	uint64_t cpu = daemons_cpu_ns(&b->daemons) + own_cpu_ns(), moved = 0, begin, end = 0;
 	pthread_t *threads = calloc(b->o.clients, sizeof(*threads));
-	uint64_t n, rss;
+	uint64_t n;
 	int rc = 0;
 
 	begin = now_ns();
@@ -91,7 +111,7 @@ static double transfers_run(struct bench *b, uint64_t ns)
 	for (uint64_t i = 0; i < n; i++) {
 		struct client *c = &b->clients[i];
 
-		pthread_join(threads[i], NULL);
+		join(b, threads[i]);
 		if (c->error[0]) {
 			bench_error("client %" PRIu64 ": %s", i, c->error);
 			rc = -1;
@@ -105,9 +125,6 @@ static double transfers_run(struct bench *b, uint64_t ns)
 		return -1;
 	b->moved += moved;
 	b->cpu_ns += daemons_cpu_ns(&b->daemons) + own_cpu_ns() - cpu;
-	rss = daemons_rss_anon(&b->daemons);
-	if (rss > b->result.daemon_rss_bytes)
-		b->result.daemon_rss_bytes = rss;
 	return (double)moved * 1e9 / (double)(end - begin);
 }
 

@@ -8,9 +8,10 @@ import subprocess
 
 import pytest
 
+from wire import SLOW
+
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "scripts/demo"
-SLOW = 4 if os.environ.get("KVT_SANITIZE") else 1
 
 
 def start(folder, *args):

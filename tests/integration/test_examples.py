@@ -7,22 +7,14 @@ import subprocess
 
 import pytest
 
-from node import Node
+from wire import SLOW
 
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
-SLOW = 4 if os.environ.get("KVT_SANITIZE") else 1
 
 
 @pytest.fixture
-def nodes(tmp_path):
-    pair = [Node(tmp_path, "node-a"), Node(tmp_path, "node-b")]
-    for node in pair:
-        node.start()
-    yield pair
-    for node in pair:
-        node.stop()
-    for node in pair:
-        print(f"--- log of {node.name}:\n" + (node.folder / "log").read_text())
+def nodes(two_daemons):
+    return list(two_daemons)
 
 
 def scheduler(*args):
@@ -54,7 +46,7 @@ def read_until(p, text):
 @pytest.mark.parametrize("victim", [0, 1], ids=["prefill's", "decode's"])
 @pytest.mark.parametrize("op", [[], ["--push"]], ids=["pull", "push"])
 def test_daemon_is_killed(nodes, op, victim):
-    p = scheduler(*op, "--tokens", 512, "--requests", 6, nodes[0].socket, nodes[1].socket)
+    p = scheduler(*op, "--tokens", 512, "--requests", 6, nodes[0].client_socket, nodes[1].client_socket)
     try:
         for _ in range(2):  # once in the middle of a request, once in the middle of another
             out = read_until(p, "decode: DONE")
@@ -70,7 +62,7 @@ def test_daemon_is_killed(nodes, op, victim):
 
 
 def test_no_daemon(tmp_path, nodes):
-    p = scheduler("--tokens", 16, tmp_path / "none", nodes[1].socket)
+    p = scheduler("--tokens", 16, tmp_path / "none", nodes[1].client_socket)
     out = finish(p)
     assert p.returncode == 1
     assert "prefill: connecting" in out and str(tmp_path / "none") in out
@@ -78,7 +70,7 @@ def test_no_daemon(tmp_path, nodes):
 
 @pytest.mark.parametrize("who", ["prefill", "decode"])
 def test_worker_dies(nodes, who):
-    p = scheduler("--tokens", 512, "--requests", 1000, nodes[0].socket, nodes[1].socket)
+    p = scheduler("--tokens", 512, "--requests", 1000, nodes[0].client_socket, nodes[1].client_socket)
     try:
         read_until(p, "decode: DONE")
         children = pathlib.Path(f"/proc/{p.pid}/task/{p.pid}/children").read_text().split()

@@ -10,9 +10,10 @@ import subprocess
 
 import pytest
 
+from wire import SLOW
+
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
-SLOW = 4 if os.environ.get("KVT_SANITIZE") else 1
 SMALL = ["--block", "4KiB", "--blocks", "64", "--planes", "3"]
 
 KEYS = ("gbytes_per_s baseline_gbytes_per_s ratio ratio_min ratio_max p50_us p99_us p999_us pieces "

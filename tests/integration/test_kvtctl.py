@@ -31,12 +31,12 @@ def one_line(text):
 
 
 @pytest.fixture
-def fake(tmp_path):
-    """Starts fakes on tmp_path/NAME."""
+def fake(folder):
+    """Starts fakes on folder/NAME."""
     fakes = []
 
     def start(answer, name="admin.sock"):
-        fakes.append(FakeKvtd(tmp_path / name, answer))
+        fakes.append(FakeKvtd(folder / name, answer))
         return fakes[-1]
     yield start
     for f in fakes:
@@ -46,85 +46,83 @@ def fake(tmp_path):
 # ---------------------------------------------------------------- no good daemon
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_no_daemon(tmp_path, command):
-    r = kvtctl("-a", tmp_path / "none", *command)
+def test_no_daemon(folder, command):
+    r = kvtctl("-a", folder / "none", *command)
     assert r.returncode == 3 and r.stdout == ""
-    assert str(tmp_path / "none") in one_line(r.stderr) and "is kvtd running?" in r.stderr
+    assert str(folder / "none") in one_line(r.stderr) and "is kvtd running?" in r.stderr
 
 
-def test_no_daemon_on_either_socket(tmp_path):
-    r = kvtctl("-a", tmp_path / "admin", "-s", tmp_path / "client", "status")
+def test_no_daemon_on_either_socket(folder):
+    r = kvtctl("-a", folder / "admin", "-s", folder / "client", "status")
     assert r.returncode == 3
-    assert str(tmp_path / "admin") in one_line(r.stderr)
+    assert str(folder / "admin") in one_line(r.stderr)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_stuck_daemon(tmp_path, fake, command):
+def test_stuck_daemon(folder, fake, command):
     fake(lambda what, body: None)
-    r = kvtctl("-a", tmp_path / "admin.sock", "--timeout", "200ms", *command)
+    r = kvtctl("-a", folder / "admin.sock", "--timeout", "200ms", *command)
     assert r.returncode == 5 and r.stdout == ""
     assert "200 ms" in one_line(r.stderr)
 
 
-def test_stuck_after_hello(tmp_path, fake):
+def test_stuck_after_hello(folder, fake):
     fake(lambda what, body: hello_reply() if what == HELLO else None)
-    r = kvtctl("-a", tmp_path / "admin.sock", "--timeout", "200ms", "grant")
+    r = kvtctl("-a", folder / "admin.sock", "--timeout", "200ms", "grant")
     assert r.returncode == 5 and one_line(r.stderr)
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_other_version(tmp_path, fake, command):
+def test_other_version(folder, fake, command):
     fake(lambda what, body: hello_reply(major=7))
-    r = kvtctl("-a", tmp_path / "admin.sock", *command)
+    r = kvtctl("-a", folder / "admin.sock", *command)
     assert r.returncode == 1 and r.stdout == ""
     assert "protocol" in one_line(r.stderr)
 
 
-def test_refused_for_its_version(tmp_path, fake):
+def test_refused_for_its_version(folder, fake):
     fake(lambda what, body: field(2, 10) + field(3, "protocol 1.0: this daemon speaks 2"))
-    r = kvtctl("-a", tmp_path / "admin.sock", "status")
+    r = kvtctl("-a", folder / "admin.sock", "status")
     assert r.returncode == 1
     assert "this daemon speaks 2" in one_line(r.stderr)
 
 
 @pytest.mark.parametrize("command", ADMIN, ids=" ".join)
-def test_refused(tmp_path, fake, command):
+def test_refused(folder, fake, command):
     fake(lambda what, body: hello_reply() if what == HELLO else
          field(2, 4) + field(3, "only on the admin socket"))
-    r = kvtctl("-a", tmp_path / "admin.sock", *command)
+    r = kvtctl("-a", folder / "admin.sock", *command)
     assert r.returncode == 1
     assert "only on the admin socket" in one_line(r.stderr)
 
 
-def test_not_found(tmp_path, fake):
+def test_not_found(folder, fake):
     fake(lambda what, body: hello_reply() if what == HELLO else
          field(2, 2) + field(3, "grant 7: there is none"))
     for command in ["revoke", "7"], ["grant", "show", "7"]:
-        r = kvtctl("-a", tmp_path / "admin.sock", *command)
+        r = kvtctl("-a", folder / "admin.sock", *command)
         assert r.returncode == 4 and "grant 7" in one_line(r.stderr)
 
 
 # ---------------------------------------------------------------- who may what
 
 @pytest.fixture
-def nobody(tmp_path):
+def nobody(folder):
     """Runs kvtctl as a user who may not use the admin socket."""
-    program = tmp_path / "kvtctl"
+    program = folder / "kvtctl"
     shutil.copy(BUILD / "kvtctl", program)
-    for folder in [tmp_path, *tmp_path.parents]:
-        if folder.stat().st_uid == os.geteuid() and folder != pathlib.Path("/tmp"):
-            folder.chmod(folder.stat().st_mode | 0o011)
+    folder.chmod(0o711)
     who = {"user": 65534, "group": 65534, "extra_groups": []} if os.geteuid() == 0 else {}
     return lambda *args: kvtctl(*args, program=program, **who)
 
 
-def test_fall_back_to_the_client_socket(tmp_path, fake, nobody):
-    (tmp_path / "admin").mkdir()
+def test_fall_back_to_the_client_socket(folder, fake, nobody):
+    (folder / "admin").mkdir()
     fake(lambda what, body: hello_reply(), "admin/sock")
     fake(lambda what, body: hello_reply() if what == HELLO else field(LIST, b""), "client")
-    (tmp_path / "client").chmod(0o777)
-    (tmp_path / "admin").chmod(0)
-    sockets = ["-a", tmp_path / "admin/sock", "-s", tmp_path / "client"]
+    (folder / "client").chmod(0o777)
+    (folder / "admin").chmod(0)
+    sockets = ["-a", folder / "admin/sock", "-s", folder / "client"]
     try:
         r = nobody(*sockets, "grant", "--json")
         assert r.returncode == 0 and json.loads(r.stdout) == {"grants": []}
@@ -133,15 +131,15 @@ def test_fall_back_to_the_client_socket(tmp_path, fake, nobody):
             r = nobody(*sockets, *command)
             assert r.returncode == 1 and r.stdout == ""
             assert "Permission denied (run as root?)" in one_line(r.stderr)
-        r = nobody("-a", tmp_path / "admin/sock", "grant")
+        r = nobody("-a", folder / "admin/sock", "grant")
         assert r.returncode == 1 and "Permission denied" in one_line(r.stderr)
     finally:
-        (tmp_path / "admin").chmod(0o700)
+        (folder / "admin").chmod(0o700)
 
 
 @pytest.mark.parametrize("command", ADMIN, ids=" ".join)
-def test_client_socket_is_not_for_administrators(tmp_path, command):
-    r = kvtctl("-s", tmp_path / "client", *command)
+def test_client_socket_is_not_for_administrators(folder, command):
+    r = kvtctl("-s", folder / "client", *command)
     assert r.returncode == 2 and "admin socket" in one_line(r.stderr)
 
 
@@ -175,9 +173,9 @@ def server_of(name, ids, page=2):
 
 @pytest.mark.parametrize("name", OBJECTS)
 @pytest.mark.parametrize("ids", [[], [5], list(range(1, 200, 3))], ids=["none", "one", "many"])
-def test_lists(tmp_path, fake, name, ids):
+def test_lists(folder, fake, name, ids):
     fake(server_of(name, ids))
-    sock = ["-a", tmp_path / "admin.sock"]
+    sock = ["-a", folder / "admin.sock"]
 
     r = kvtctl(*sock, name, "--json")
     assert r.returncode == 0
@@ -198,9 +196,9 @@ def test_lists(tmp_path, fake, name, ids):
     assert [int(x) for x in r.stdout.splitlines()] == ids
 
 
-def test_values(tmp_path, fake):
+def test_values(folder, fake):
     fake(server_of("grant", [7]))
-    sock = ["-a", tmp_path / "admin.sock"]
+    sock = ["-a", folder / "admin.sock"]
     cols = "ID,BYTES,AGE,LEFT,STATUS,TAG"
 
     r = kvtctl(*sock, "grant", "-n", "-o", cols)
@@ -216,33 +214,33 @@ def test_values(tmp_path, fake):
         "tag": "request 17"}]}
 
 
-def test_show(tmp_path, fake):
+def test_show(folder, fake):
     fake(server_of("grant", []))
-    r = kvtctl("-a", tmp_path / "admin.sock", "grant", "show", "7")
+    r = kvtctl("-a", folder / "admin.sock", "grant", "show", "7")
     shown = {line.split(None, 1)[0]: line.split(None, 1)[1] for line in r.stdout.splitlines()}
     assert r.returncode == 0 and shown["ID"] == "7" and shown["BYTES"] == "256 MiB"
     assert shown["FAILED"] == "0"
-    r = kvtctl("-a", tmp_path / "admin.sock", "grant", "show", "7", "--json")
+    r = kvtctl("-a", folder / "admin.sock", "grant", "show", "7", "--json")
     data = json.loads(r.stdout)
     assert len(data["grants"]) == 1 and data["grants"][0]["attempts"] == 0
 
 
-def test_status_of_a_degraded_daemon(tmp_path, fake):
+def test_status_of_a_degraded_daemon(folder, fake):
     part = field(1, "tcp") + field(3, "absent, because nothing listens")
     status = (field(1, "0.1.0") + field(2, "degraded") + field(3, "peer node3 unreachable") +
               field(4, "node-a") + field(10, field(1, "local") + field(2, 1)) + field(10, part))
     fake(lambda what, body: hello_reply() if what == HELLO else field(STATUS, status))
-    r = kvtctl("-a", tmp_path / "admin.sock", "status")
+    r = kvtctl("-a", folder / "admin.sock", "status")
     lines = r.stdout.splitlines()
     assert r.returncode == 0 and lines[0] == "kvtd 0.1.0: degraded: peer node3 unreachable"
     assert any(re.fullmatch(r"\s+transports\s+local", line) for line in lines)
     assert any(re.fullmatch(r"\s+tcp: absent, because nothing listens", line) for line in lines)
-    r = kvtctl("-a", tmp_path / "admin.sock", "status", "--json")
+    r = kvtctl("-a", folder / "admin.sock", "status", "--json")
     assert json.loads(r.stdout)["status"]["transports"][1] == {
         "name": "tcp", "present": False, "why": "absent, because nothing listens"}
 
 
-def test_drain_waits(tmp_path, fake):
+def test_drain_waits(folder, fake):
     left = [3, 2, 1, 0]
 
     def answer(what, body):
@@ -252,12 +250,12 @@ def test_drain_waits(tmp_path, fake):
             return field(STATUS, field(17, left.pop(0) if len(left) > 1 else left[0]))
         return b""
     daemon = fake(answer)
-    assert kvtctl("-a", tmp_path / "admin.sock", "drain").returncode == 0
+    assert kvtctl("-a", folder / "admin.sock", "drain").returncode == 0
     assert STATUS not in daemon.asked
-    r = kvtctl("-a", tmp_path / "admin.sock", "drain", "--timeout", "20s")
+    r = kvtctl("-a", folder / "admin.sock", "drain", "--timeout", "20s")
     assert r.returncode == 0 and left == [0]
     left[:] = [2]
-    r = kvtctl("-a", tmp_path / "admin.sock", "drain", "--timeout", "100ms")
+    r = kvtctl("-a", folder / "admin.sock", "drain", "--timeout", "100ms")
     assert r.returncode == 5 and "2 grants" in one_line(r.stderr)
 
 
@@ -268,21 +266,21 @@ def test_drain_waits(tmp_path, fake):
     ["grant", "show", "0"], ["cancel"], ["cancel", "1", "2"], ["status", "now"], ["--frob"],
     ["grant", "-o", "ID,FROB"], ["grant", "-o", ""], ["drain", "--timeout", "5"],
     ["help", "frob"]], ids=" ".join)
-def test_usage(tmp_path, args):
-    r = kvtctl("-a", tmp_path / "none", *args)
+def test_usage(folder, args):
+    r = kvtctl("-a", folder / "none", *args)
     assert r.returncode == 2 and r.stdout == "" and r.stderr
 
 
-def test_version_without_daemon(tmp_path):
-    r = kvtctl("-a", tmp_path / "none", "version")
+def test_version_without_daemon(folder):
+    r = kvtctl("-a", folder / "none", "version")
     assert r.returncode == 3 and re.fullmatch(r"kvtctl \d+\.\d+\.\d+\n", r.stdout)
     assert kvtctl("--version").stdout == r.stdout
 
 
-def test_output_that_cannot_be_written(tmp_path, fake):
+def test_output_that_cannot_be_written(folder, fake):
     fake(server_of("grant", [7]))
     with open("/dev/full", "w") as full:
-        r = subprocess.run([BUILD / "kvtctl", "-a", tmp_path / "admin.sock", "grant"],
+        r = subprocess.run([BUILD / "kvtctl", "-a", folder / "admin.sock", "grant"],
                            stdout=full, stderr=subprocess.PIPE, text=True, timeout=60)
     assert r.returncode == 1 and one_line(r.stderr)
 

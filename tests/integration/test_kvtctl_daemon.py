@@ -5,19 +5,18 @@ import os
 import pathlib
 import re
 import subprocess
-import time
 
 import pytest
 
-from node import Node
+from conftest import wait_until
+from wire import SLOW
 
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
-SLOW = 4 if os.environ.get("KVT_SANITIZE") else 1
 OBJECTS = ["client", "region", "cache", "grant", "transfer", "peer"]
 
 
-def kvtctl(node, *args, sockets=("-a", "admin.sock")):
-    where = [str(node.folder / x) if x.endswith(".sock") else x for x in sockets]
+def kvtctl(node, *args, client=False):
+    where = ["-s", node.client_socket] if client else ["-a", node.admin_socket]
     return subprocess.run([BUILD / "kvtctl", *where, *map(str, args)], capture_output=True,
                           text=True, timeout=60, stdin=subprocess.DEVNULL)
 
@@ -32,45 +31,22 @@ def status(node):
     return json.loads(kvtctl(node, "status", "--json").stdout)["status"]
 
 
-def wait_for(what, seconds=20):
+def wait_for(what):
     """The first truth that what() tells."""
-    end = time.monotonic() + seconds * SLOW
-    while time.monotonic() < end:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.01)
-    pytest.fail("it did not come about")
-
-
-def none_left(node):
-    s = status(node)
-    return not any(s[x] for x in ("clients", "regions", "caches", "grants", "transfers"))
+    return wait_until("it comes about", what, 20)
 
 
 @pytest.fixture
-def nodes(tmp_path):
-    pair = [Node(tmp_path, "node-a"), Node(tmp_path, "node-b")]
-    for node in pair:
-        node.start()
-    for node in pair:
-        wait_for(lambda n=node: kvtctl(n, "status").returncode == 0)
-    yield pair
-    for node in pair:
-        wait_for(lambda n=node: none_left(n))
-        node.stop()
-    for node in pair:
-        log = (node.folder / "log").read_text()
-        print(f"--- log of {node.name}:\n{log}")
-        assert "impossible" not in log
+def nodes(two_daemons):
+    return list(two_daemons)
 
 
 @pytest.fixture
 def bench(nodes):
     """A kvtbench that runs until the test ends it, with 3 clients and 2 transfers of each."""
     p = subprocess.Popen(
-        [BUILD / "kvtbench", "--via", "tcp", "--socket", nodes[0].socket, "--far-socket",
-         nodes[1].socket, "--block", "64KiB", "--blocks", "500", "--clients", "3", "--inflight",
+        [BUILD / "kvtbench", "--via", "tcp", "--socket", nodes[0].client_socket, "--far-socket",
+         nodes[1].client_socket, "--block", "64KiB", "--blocks", "500", "--clients", "3", "--inflight",
          "2", "--seconds", "600"], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
         stderr=subprocess.PIPE, text=True)
     wait_for(lambda: status(nodes[1])["transfers_ok"] > 0)
@@ -178,7 +154,7 @@ def test_drain_and_resume(nodes, bench):
 
 
 def test_reload(nodes):
-    conf = nodes[0].folder / "kvtd.conf"
+    conf = nodes[0].config_file
     assert kvtctl(nodes[0], "reload").stdout == "nothing has changed\n"
     conf.write_text('log_level = "debug"\ncluster = "another"\n')
     r = kvtctl(nodes[0], "reload", "--json")
@@ -191,15 +167,14 @@ def test_reload(nodes):
 
 def test_own_objects_only(nodes, bench):
     """The client socket: kvtctl is a client of its own and has nothing."""
-    by_client = {"sockets": ("-s", "kvtd.sock")}
     for name in OBJECTS:
-        (row,) = rows(nodes[0], name, **by_client) if name == "client" else [None]
+        (row,) = rows(nodes[0], name, client=True) if name == "client" else [None]
         if name != "client":
-            assert rows(nodes[0], name, **by_client) == []
+            assert rows(nodes[0], name, client=True) == []
         else:
             assert row["pid"] != bench.pid
     other = rows(nodes[0], "region")[0]["id"]
-    r = kvtctl(nodes[0], "region", "show", other, **by_client)
+    r = kvtctl(nodes[0], "region", "show", other, client=True)
     assert r.returncode == 4
-    r = kvtctl(nodes[0], "status", **by_client)
+    r = kvtctl(nodes[0], "status", client=True)
     assert r.returncode == 0 and r.stdout.startswith("kvtd ") and "own objects only" in r.stderr

@@ -140,7 +140,7 @@ static bool failure_find(struct client *c, uint64_t handle, bool forget, struct 
 {
 	struct region_failures *f = c->failures;
 
-	for (int i = 0; f && i < FAILURES_MAX; i++) {
+	for (int i = 0; f && handle && i < FAILURES_MAX; i++) {
 		if (f->row[i].handle != handle)
 			continue;
 		*e = f->row[i].err;

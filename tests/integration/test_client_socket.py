@@ -329,6 +329,9 @@ def test_region_fds_out_of_order(c):
     try:
         assert c.ask("region_fds", [fd], region=5, count=1).status == "NOT_FOUND"
         assert c.ask("region_commit", region=5).status == "NOT_FOUND"
+        assert c.ask("region_begin", region=0, length=4096, access=7).status == "INVALID"
+        assert c.ask("region_begin", region=6, length=0, access=7).status == "INVALID"
+        assert c.ask("region_commit", region=0).status == "NOT_FOUND"
         assert c.ask("region_begin", region=5, length=4096, access=7).status == "OK"
         assert c.ask("region_commit", region=5).status == "INVALID"  # no fds
         assert c.ask("region_commit", region=5).status == "NOT_FOUND"

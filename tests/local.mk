@@ -24,7 +24,7 @@ AM_TESTS_ENVIRONMENT = \
 if HAVE_CHECK
 # what a test links, by the part that it tests
 check_LTLIBRARIES += libunitmain.la
-libunitmain_la_SOURCES = tests/unit/main.c tests/unit/main.h
+libunitmain_la_SOURCES = tests/unit/main.c tests/unit/main.h tests/unit/faults.h
 libunitmain_la_CPPFLAGS = $(AM_CPPFLAGS) $(CHECK_CFLAGS)
 
 unit_common = libunitmain.la libkvtcommon.la libkvtproto.la $(PROTOBUF_C_LIBS) $(CHECK_LIBS)

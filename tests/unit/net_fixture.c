@@ -3,6 +3,7 @@
  * net_fixture.c - daemons, peers, memory and expectations of the conformance suite
  */
 #include "net_fixture.h"
+#include "faults.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -251,7 +252,7 @@ static bool is_released(void *arg)
 
 void fixture_stop(struct net_fixture *f)
 {
-	fault_clear();
+	test_faults_off();
 	for (int i = 0; i < 2; i++) {
 		struct node *n = &f->node[i];
 

@@ -2,6 +2,7 @@
 /*
  * Memory kind host: what is taken and what is refused, with the cure in the text; and the guard.
  */
+#include "faults.h"
 #include "main.h"
 
 #include <errno.h>
@@ -286,10 +287,10 @@ START_TEST(guard_simulates)
 	uint8_t *p = torn();
 
 	mem_guard_init();
-	fault_set("sigbus=3");
+	test_fault("sigbus=3");
 	for (int i = 1; i < 10; i++)
 		ck_assert_int_eq(mem_guarded(touch, p), i % 3 ? 0 : -EFAULT);
-	fault_clear();
+	test_faults_off();
 	munmap(p, 8192);
 }
 END_TEST

@@ -5,6 +5,7 @@
  * and the statistics are exact.
  */
 #include "net_fixture.h"
+#include "faults.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -176,7 +177,7 @@ START_TEST(random_shapes)
 		struct geo src, dst;
 
 		/* sockets that take little make frames resume everywhere */
-		fault_set(k % 4 == 3 ? "send-short=1009" : "send-short=0");
+		test_fault(k % 4 == 3 ? "send-short=1009" : "send-short=0");
 		random_pair(&src, &dst);
 		move(_i, &src, &dst);
 	}
@@ -189,9 +190,9 @@ START_TEST(short_writes)
 	struct geo g = geo_blocks(2, 300, 9, true), big = geo_blocks(1, 40000, 2, false);
 
 	fixture_start(&f, net_of(_i), 2, false);
-	fault_set("send-short=1");
+	test_fault("send-short=1");
 	move(_i, &g, &g);
-	fault_set("send-short=7");
+	test_fault("send-short=7");
 	move(_i, &big, &big);
 	fixture_stop(&f);
 }
@@ -258,7 +259,7 @@ START_TEST(priorities_share)
 
 	fixture_init(&f, net_of(_i), 1, false);
 	fixture_connect(&f);
-	fault_set("delay-chunk=4");
+	test_fault("delay-chunk=4");
 	for (int k = 0; k < 3; k++) {
 		xfer_init(&x[k], &f, op_of(_i), &g, &g, 1);
 		for (int e = 0; e < 2; e++)
@@ -276,7 +277,7 @@ START_TEST(priorities_share)
 	while (!x[0].end[0].done)
 		ck_assert(in_time(&f, &deadline));
 	ck_assert(!x[2].end[0].done);
-	fault_set("delay-chunk=0");
+	test_fault("delay-chunk=0");
 	for (int k = 0; k < 3; k++) {
 		xfer_finish(&x[k]);
 		sides_check(x[k].src, x[k].dst);

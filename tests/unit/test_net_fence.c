@@ -4,6 +4,7 @@
  * `fenced` and watched; the same is done with the fence off, and must be seen then.
  */
 #include "net_fixture.h"
+#include "faults.h"
 
 #include <string.h>
 #include <sys/mman.h>
@@ -78,19 +79,19 @@ static bool late(int i, int end, bool fence_off)
 	xfer_init(&x, &f, op_of(i), &g, &g, 3);
 	s = &x.end[end];
 	/* long where the overwriting must come in time to be seen */
-	fault_set(fence_off ? "delay-chunk=250" : "delay-chunk=80");
+	test_fault(fence_off ? "delay-chunk=250" : "delay-chunk=80");
 	if (fence_off)
-		fault_set("fence-off");
+		test_fault("fence-off");
 	xfer_start(&x);
 	run_into_it(&x, 65536);
 	side_fence(&x, end);
 	memset(s->mem, MARK, s->length);
-	fault_set("fence-off=0");
+	test_fault("fence-off=0");
 	for (int k = 0; k < (fence_off ? 200 : 40) && !seen; k++) {
 		run_for(&f, 10);
 		seen = s == x.dst ? !all_mark(s) : has_streak(x.dst);
 	}
-	fault_set("delay-chunk=0");
+	test_fault("delay-chunk=0");
 	if (!fence_off) {
 		ck_assert_uint_gt(moved(&x), 0);
 		ck_assert_uint_lt(x.dst->job.moved, x.dst->map->bytes);
@@ -188,13 +189,13 @@ START_TEST(bystanders)
 	fixture_start(&f, net_of(_i), 3, false);
 	for (int k = 0; k < 4; k++)
 		xfer_init(&x[k], &f, k & 1, &g, &g, (uint32_t)k);
-	fault_set("delay-chunk=2");
+	test_fault("delay-chunk=2");
 	for (int k = 0; k < 4; k++)
 		xfer_start(&x[k]);
 	run_into_it(&x[0], 65536);
 	side_fence(&x[0], op_of(_i));
 	side_fence(&x[0], !op_of(_i));
-	fault_set("delay-chunk=0");
+	test_fault("delay-chunk=0");
 	for (int k = 1; k < 4; k++) {
 		xfer_finish(&x[k]);
 		sides_check(x[k].src, x[k].dst);
@@ -213,7 +214,7 @@ START_TEST(offer_withdrawn)
 
 	fixture_start(&f, NET_LOCAL, 1, false);
 	xfer_init(&x, &f, _i, &g, &g, 6);
-	fault_set("delay-chunk=20");
+	test_fault("delay-chunk=20");
 	xfer_start(&x);
 	run_into_it(&x, 65536);
 	side_fence(&x, 1);
@@ -334,7 +335,7 @@ START_TEST(simulated_fault)
 
 	fixture_start(&f, net_of(_i), 2, false);
 	xfer_init(&x, &f, op_of(_i), &g, &g, 7);
-	fault_set("sigbus=2");
+	test_fault("sigbus=2");
 	xfer_start(&x);
 	while (!(x.end[0].done && x.end[0].status) && !(x.end[1].done && x.end[1].status))
 		ck_assert(in_time(&f, &deadline));

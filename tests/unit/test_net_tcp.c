@@ -4,6 +4,7 @@
  * stopped, and connections that come and go.
  */
 #include "net_raw.h"
+#include "faults.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -430,7 +431,7 @@ START_TEST(cut_in_the_middle)
 	uint64_t deadline = 0;
 
 	fixture_start(&f, NET_TCP, 3, false);
-	fault_set("delay-chunk=10");
+	test_fault("delay-chunk=10");
 	xfer_init(&x, &f, _i, &g, &g, 1);
 	xfer_start(&x);
 	while (x.dst->job.moved < 2 * CHUNK)
@@ -446,7 +447,7 @@ START_TEST(cut_in_the_middle)
 		ck_assert_ptr_nonnull(strstr(x.end[e].text, "data connection to node-"));
 		side_fence(&x, e);
 	}
-	fault_set("delay-chunk=0");
+	test_fault("delay-chunk=0");
 	xfer_done(&x);
 	/* the other two carried on meanwhile, as far as paths go */
 	ck_assert_int_eq(f.node[0].path_changes, 1);

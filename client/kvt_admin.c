@@ -171,9 +171,14 @@ static int hello(struct kvt_admin *a, const char *name, uint64_t deadline, int t
 	close(pidfd);
 	if (rc != KVT_OK)
 		return rc;
-	if (r->body_case != KVT__REPLY__BODY_HELLO || r->hello->version_major != KVT_PROTO_MAJOR)
+	if (r->body_case != KVT__REPLY__BODY_HELLO)
 		return kvt_fail(e, KVT_VERSION, "the daemon at %s speaks another protocol",
 				a->path);
+	if (r->hello->version_major != KVT_PROTO_MAJOR)
+		return kvt_fail(e, KVT_VERSION,
+				"the daemon at %s speaks protocol %u.%u, this program %d.%d",
+				a->path, r->hello->version_major, r->hello->version_minor,
+				KVT_PROTO_MAJOR, KVT_PROTO_MINOR);
 	a->node = strdup(r->hello->node);
 	a->version = strdup(r->hello->daemon_version);
 	return a->node && a->version ? KVT_OK : kvt_fail_nomem(e, "a connection");

@@ -77,7 +77,7 @@ def test_other_version(folder, fake, command):
     fake(lambda what, body: hello_reply(major=7))
     r = kvtctl("-a", folder / "admin.sock", *command)
     assert r.returncode == 1 and r.stdout == ""
-    assert "protocol" in one_line(r.stderr)
+    assert "protocol 7.0, this program 1.0" in one_line(r.stderr)
 
 
 def test_refused_for_its_version(folder, fake):

@@ -129,7 +129,7 @@ void peer_ended(struct peer_conn *c, const struct kvt_err *e)
 	c->peer = NULL;
 	p->conn = NULL;
 	p->down = true;
-	log_limited(&c->ps->log, LOG_INFO_, "peer %s: down: %s", p->node, e->text);
+	log_limited(&c->ps->log_peers, LOG_INFO_, "peer %s: down: %s", p->node, e->text);
 	peer_down(p, status, e->text);
 	obj_del(&p->obj);
 	peer_put(p);
@@ -161,7 +161,7 @@ void peer_fail(struct peer *p, enum kvt_status status, const char *fmt, ...)
 	va_start(ap, fmt);
 	vsnprintf(text, sizeof(text), fmt, ap);
 	va_end(ap);
-	log_limited(&p->d->peers->log, LOG_WARN_, "peer %s: closed: %s", p->node, text);
+	log_limited(&p->d->peers->log_peers, LOG_WARN_, "peer %s: closed: %s", p->node, text);
 	if (p->conn)
 		conn_end(p->conn, true, status, "%s", text);
 }

@@ -209,8 +209,8 @@ void conn_end_now(struct peer_conn *c)
 		peer_ended(c, &c->end);
 		hello_rival_gone(c);
 	} else if (!dial && c->end.status != KVT_EXISTS) {
-		log_limited(&c->ps->log, LOG_INFO_, "peer %s: not proven: %s", c->far_text,
-			    c->end.text);
+		log_limited(&c->ps->log_strangers, LOG_INFO_, "peer %s: not proven: %s",
+			    c->far_text, c->end.text);
 	}
 	if (said)
 		conn_linger(c);

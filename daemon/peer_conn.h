@@ -163,7 +163,8 @@ struct peers {
 
 	struct loop_call held_call;
 
-	struct log_limit log; /* what strangers and peers can trigger */
+	/* what strangers, proven peers and clients' tokens can trigger: none hides the others */
+	struct log_limit log_strangers, log_peers, log_dials;
 };
 
 static inline struct event_base *ps_base(struct peers *ps)

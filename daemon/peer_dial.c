@@ -123,9 +123,9 @@ static void dial_log_failed(struct peer_dial *dial)
 	const char *text = dial->last.text;
 	bool named = !strncmp(text, dial->node, strlen(dial->node));
 
-	log_limited(&dial->ps->log, LOG_INFO_, "peer %s%s%s, next try not before %" PRIu64 " ms",
-		    dial->node, named ? "" : ": ", named ? text + strlen(dial->node) : text,
-		    dial->backoff_ms);
+	log_limited(&dial->ps->log_dials, LOG_INFO_,
+		    "peer %s%s%s, next try not before %" PRIu64 " ms", dial->node,
+		    named ? "" : ": ", named ? text + strlen(dial->node) : text, dial->backoff_ms);
 }
 
 static void dial_round_failed(struct peer_dial *dial)

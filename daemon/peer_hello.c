@@ -113,15 +113,15 @@ static enum kvt_status check_own(const struct peer_conn *c, const Kvt__Peer__Hel
 	if (strcmp(h->node, d->node))
 		return KVT_OK;
 	if (!memcmp(h->epoch.data, d->epoch, sizeof(d->epoch))) {
-		log_limited(&c->ps->log, LOG_ERR_,
+		log_limited(&c->ps->log_strangers, LOG_ERR_,
 			    "peer %s: this is this daemon itself: an address of another node leads "
 			    "here",
 			    c->far_text);
 		return kvt_fail(e, KVT_PEER_UNREACHABLE, "%s is %s, this node itself", c->far_text,
 				d->node);
 	}
-	log_limited(&c->ps->log, LOG_ERR_, "peer %s: it is called %s, as this daemon is: refused",
-		    c->far_text, d->node);
+	log_limited(&c->ps->log_strangers, LOG_ERR_,
+		    "peer %s: it is called %s, as this daemon is: refused", c->far_text, d->node);
 	return kvt_fail(e, KVT_EXISTS, "two daemons are called %s: the other is at %s", d->node,
 			c->far_text);
 }
@@ -233,7 +233,7 @@ static void conn_up(struct peer_conn *c)
 	if (conn_keep_alive(c))
 		conn_end(c, true, KVT_NO_MEMORY, "no memory for the keep-alive of %s",
 			 c->theirs.node);
-	log_limited(&ps->log, LOG_INFO_, "peer %s: up, %s %s", c->theirs.node,
+	log_limited(&ps->log_peers, LOG_INFO_, "peer %s: up, %s %s", c->theirs.node,
 		    c->dialled ? "dialled at" : "came from", c->far_text);
 	peer_up(c->peer);
 	dials_peer_up(ps, c->peer);
@@ -249,12 +249,24 @@ static bool must_wait_for_dial(const struct peer_conn *c)
 	       dials_said_hello(c->ps, c->theirs.node);
 }
 
+/* One that is over in all but name: down it goes before the next one comes up. */
+static void end_stale(struct peers *ps, const char *node)
+{
+	struct peer_conn *c;
+
+	HASH_FIND(hh, ps->up, node, strlen(node), c);
+	if (c && c->ending)
+		conn_end_now(c);
+}
+
 void hello_admit(struct peer_conn *c)
 {
-	struct peer_conn *live = peers_find(c->ps, c->theirs.node);
+	struct peer_conn *live;
 
 	if (c->ending)
 		return;
+	end_stale(c->ps, c->theirs.node);
+	live = peers_find(c->ps, c->theirs.node);
 	if (c->ps->stopping) {
 		conn_end(c, true, KVT_SHUTDOWN, "%s is shutting down", c->ps->d->node);
 	} else if (live && (c->dialled || live->challenger)) {
@@ -336,7 +348,7 @@ static void probe_lives(struct peer_conn *live)
 		wait_answer_peer(live->ps, w, live->peer);
 	if (!challenger)
 		return;
-	log_limited(&live->ps->log, LOG_WARN_,
+	log_limited(&live->ps->log_peers, LOG_WARN_,
 		    "peer %s: %s says to be it as well: refused, the connection from %s is alive",
 		    live->peer->node, challenger->far_text, live->far_text);
 	conn_end(challenger, true, KVT_EXISTS, "%s has a live connection with %s%s",

@@ -42,7 +42,8 @@ static void newcomer_refuse(struct newcomer *n, const char *why)
 {
 	char text[KVT_ADDR_MAX];
 
-	log_limited(&n->ps->log, LOG_WARN_, "peer %s: closed: %s", addr_text(&n->from, text), why);
+	log_limited(&n->ps->log_strangers, LOG_WARN_, "peer %s: closed: %s",
+		    addr_text(&n->from, text), why);
 	newcomer_free(n);
 }
 
@@ -160,8 +161,8 @@ static int accept_one(struct listener *l)
 	int fd = accept4(l->fd, (struct sockaddr *)&ss, &len, SOCK_NONBLOCK | SOCK_CLOEXEC);
 
 	if (fd < 0 && (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)) {
-		log_limited(&ps->log, LOG_ERR_, "peer listener on %s: accept: %s, pausing", l->text,
-			    strerror(errno));
+		log_limited(&ps->log_strangers, LOG_ERR_,
+			    "peer listener on %s: accept: %s, pausing", l->text, strerror(errno));
 		if (!event_in(l->pause, PAUSE_MS))
 			event_del(l->event);
 		return 0;
@@ -170,7 +171,7 @@ static int accept_one(struct listener *l)
 		return errno == EINTR || errno == ECONNABORTED;
 	addr_from((struct sockaddr *)&ss, &from);
 	if (ps->n_newcomers >= NEWCOMERS_MAX || source_is_full(ps, &from)) {
-		log_limited(&ps->log, LOG_WARN_,
+		log_limited(&ps->log_strangers, LOG_WARN_,
 			    "peer %s: closed: too many connections that have proven nothing yet "
 			    "(%d of one source, %d in all)",
 			    addr_text(&from, text), NEWCOMERS_SOURCE, NEWCOMERS_MAX);

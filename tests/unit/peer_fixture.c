@@ -27,8 +27,12 @@ static struct node *node_of(struct kvtd *d)
 void peer_up(struct peer *p)
 {
 	struct node *n = node_of(p->d);
+	struct obj *o;
 
 	ck_assert(!p->self && !p->down);
+	/* never two of one name: the old one has gone down before */
+	TAILQ_FOREACH(o, &p->d->objects[KVT__OBJECT__OBJECT_PEER], link)
+		ck_assert(o == &p->obj || strcmp(container_of(o, struct peer, obj)->node, p->node));
 	n->n_up++;
 	peer_put(n->last_up);
 	n->last_up = peer_get(p);
@@ -129,6 +133,11 @@ void fixture_setup(void)
 {
 	struct timeval tv = { .tv_usec = 5000 };
 
+	static bool debug;
+
+	if (!debug)
+		event_enable_debug_mode();
+	debug = true;
 	fds_at_start = open_fds();
 	base = event_base_new();
 	ticker = event_new(base, -1, EV_PERSIST, on_ticker, NULL);

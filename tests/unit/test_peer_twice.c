@@ -90,6 +90,32 @@ START_TEST(gone_while_challenged)
 }
 END_TEST
 
+/*
+ * The end of the old connection and the Hello of the new one in the same turn: the old peer goes
+ * down before the new one comes up (the fixture's peer_up looks).
+ */
+START_TEST(gone_at_once)
+{
+	stranger_up(&s1, "node-b", 1);
+	for (uint8_t i = 2; i < 20; i++) {
+		struct stranger *old = i % 2 ? &s2 : &s1, *new = i % 2 ? &s1 : &s2;
+
+		stranger_preamble(new);
+		run_until(node_conns(a) == 2);
+		good_hello(&hello, "node-b", a, i);
+		stranger_hello(new, &hello);
+		if (i % 3)
+			peer_fail(a->last_up, KVT_INVALID, "enough of it");
+		stranger_close(old);
+		run_until(a->n_up == i);
+		ck_assert_uint_eq(a->n_down, i - 1);
+		ck_assert_uint_eq(a->last_up->epoch[0], i);
+		ck_assert_uint_eq(node_peers(a), 1);
+		run_until(node_conns(a) == 1);
+	}
+}
+END_TEST
+
 /* ---------------------------------------------------------------- dialled */
 
 static struct kvt_token tok;
@@ -280,7 +306,7 @@ END_TEST
 Suite *test_suite(void)
 {
 	Suite *suite = suite_create("peer_twice");
-	const TTest *twice[] = { old_pong, gone_while_challenged, doubt, NULL };
+	const TTest *twice[] = { old_pong, gone_while_challenged, gone_at_once, doubt, NULL };
 	const TTest *dialled[] = { dialled_hello,	 dialled_silence, dialled_other,
 				   dialled_http,	 held_then_taken, held_then_dropped,
 				   held_then_not_wanted, many_addresses,  NULL };

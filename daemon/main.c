@@ -239,6 +239,7 @@ static int run(struct kvtd *d, const struct options *o)
 		fprintf(stderr, "kvtd: out of memory\n");
 		kvtd_stop(d);
 	} else {
+		sd_close_unused();
 		log_info("kvtd %s: node %s is ready", kvtd_version(), d->node);
 		sd_notify("READY=1");
 		event_base_dispatch(d->base);

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "alloc.h"
+#include "sd.h"
 
 #define ACCEPTS_PER_TURN 16
 #define BACKLOG		 128
@@ -190,10 +191,8 @@ static void on_accept(evutil_socket_t fd, short what, void *arg)
 		;
 }
 
-static int listen_open(struct listener *l)
+static int listen_bind(struct listener *l)
 {
-	struct sockaddr_storage bound;
-	socklen_t len = sizeof(bound);
 	int one = 1;
 
 	l->fd = socket(l->addr.ss.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
@@ -202,8 +201,23 @@ static int listen_open(struct listener *l)
 	setsockopt(l->fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
 	if (l->addr.ss.ss_family == AF_INET6)
 		setsockopt(l->fd, IPPROTO_IPV6, IPV6_V6ONLY, &one, sizeof(one));
-	if (bind(l->fd, (struct sockaddr *)&l->addr.ss, l->addr.len) || listen(l->fd, BACKLOG) ||
-	    getsockname(l->fd, (struct sockaddr *)&bound, &len))
+	if (bind(l->fd, (struct sockaddr *)&l->addr.ss, l->addr.len) || listen(l->fd, BACKLOG))
+		return -errno;
+	return 0;
+}
+
+static int listen_open(struct listener *l)
+{
+	struct sockaddr_storage bound;
+	socklen_t len = sizeof(bound);
+	int rc = 0;
+
+	l->fd = sd_take_address("peer", (struct sockaddr *)&l->addr.ss);
+	if (l->fd < 0)
+		rc = listen_bind(l);
+	if (rc)
+		return rc;
+	if (getsockname(l->fd, (struct sockaddr *)&bound, &len))
 		return -errno;
 	addr_from((struct sockaddr *)&bound, &l->addr);
 	addr_text(&l->addr, l->text);

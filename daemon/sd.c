@@ -7,6 +7,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <netinet/in.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -79,6 +81,52 @@ int sd_take_prefix(const char *prefix, char *buf, size_t len)
 		return take(i);
 	}
 	return -1;
+}
+
+static bool same_address(const struct sockaddr *a, const struct sockaddr *b)
+{
+	const struct sockaddr_in *a4 = (const void *)a, *b4 = (const void *)b;
+	const struct sockaddr_in6 *a6 = (const void *)a, *b6 = (const void *)b;
+
+	if (a->sa_family != b->sa_family)
+		return false;
+	if (a->sa_family == AF_INET)
+		return a4->sin_port == b4->sin_port && a4->sin_addr.s_addr == b4->sin_addr.s_addr;
+	return a->sa_family == AF_INET6 && a6->sin6_port == b6->sin6_port &&
+	       !memcmp(&a6->sin6_addr, &b6->sin6_addr, sizeof(a6->sin6_addr));
+}
+
+int sd_take_address(const char *name, const struct sockaddr *sa)
+{
+	for (int i = 0; i < n_passed; i++) {
+		struct sockaddr_storage bound;
+		socklen_t len = sizeof(bound);
+		int listening = 0;
+		socklen_t int_len = sizeof(int);
+
+		if (passed[i].fd < 0 || strcmp(passed[i].name, name) ||
+		    getsockname(passed[i].fd, (struct sockaddr *)&bound, &len) < 0 ||
+		    getsockopt(passed[i].fd, SOL_SOCKET, SO_ACCEPTCONN, &listening, &int_len) < 0)
+			continue;
+		if (listening && same_address((struct sockaddr *)&bound, sa)) {
+			fcntl(passed[i].fd, F_SETFL, fcntl(passed[i].fd, F_GETFL) | O_NONBLOCK);
+			return take(i);
+		}
+	}
+	return -1;
+}
+
+void sd_close_unused(void)
+{
+	for (int i = 0; i < n_passed; i++) {
+		if (passed[i].fd < 0)
+			continue;
+		log_warn("systemd: its socket \"%s\" is not used: %s", passed[i].name,
+			 strcmp(passed[i].name, "peer")
+				 ? "FileDescriptorName is none of client, admin, peer, client-NAME"
+				 : "listen does not name its address");
+		close(take(i));
+	}
 }
 
 void sd_notify(const char *state)

@@ -219,16 +219,23 @@ def test_socket_activation(kvtd, folder):
         s.bind(str(p))
         s.listen()
         listeners.append(s)
+    peer = socket.create_server(("127.0.0.1", 0))
+    stray = socket.create_server(("127.0.0.1", 0))
+    listeners += [peer, stray]
+    peer_address, stray_address = peer.getsockname(), stray.getsockname()
+    address = "127.0.0.1:%d" % peer.getsockname()[1]
     script = ("import os, sys\n"
               "fds = [int(x) for x in sys.argv[1].split(',')]\n"
               "fds = [os.dup2(fd, 100 + i) for i, fd in enumerate(fds)]\n"
+              "os.closerange(3, 100)\n"
               "for i, fd in enumerate(fds):\n"
               "    os.dup2(fd, 3 + i, inheritable=True)\n"
+              "os.closerange(100, 200)\n"
               "os.environ['LISTEN_PID'] = str(os.getpid())\n"
               "os.execv(sys.argv[2], sys.argv[2:])\n")
-    d = kvtd(start=False)
-    order = [1, 2, 0]  # not by position
-    env = dict(os.environ, LISTEN_FDS="3", LISTEN_FDNAMES="admin:client-vllm:client",
+    d = kvtd("-l", address, "--insecure-loopback", listen=False, start=False)
+    order = [1, 4, 2, 0, 3]  # not by position
+    env = dict(os.environ, LISTEN_FDS="5", LISTEN_FDNAMES="admin:peer:client-vllm:client:peer",
                NOTIFY_SOCKET=str(folder / "notify"))
     log = open(d.log_file, "wb")
     d.process = subprocess.Popen(
@@ -242,7 +249,12 @@ def test_socket_activation(kvtd, folder):
         with Client(paths[0]) as c, Client(paths[1]) as a, Client(paths[2]) as t:
             assert not c.status().get("admin") and a.status()["admin"]
             assert t.rows("CLIENT")[0]["tenant"] == "vllm"
+            assert c.status()["listen"] == [address]
         assert not d.client_socket.exists()
+        assert "its socket \"peer\" is not used" in d.log()
+        socket.create_connection(peer_address).close()
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(stray_address)
         d.signal(signal.SIGHUP)
         assert notify.recv(1000).startswith(b"RELOADING=1")
         assert notify.recv(1000) == b"READY=1"

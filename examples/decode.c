@@ -247,7 +247,7 @@ static void handle_event(const struct kvt_event *ev)
 			printf("failed %d %s\n", ev->status, ev->text);
 		else if (verify(grant_seed))
 			printf("done\n");
-		kvt_grant_free(grant);
+		kvt_grant_free(ev->grant);
 		grant = NULL;
 		break;
 	case KVT_EVENT_RECONNECTED: /* memory and caches are known to the new daemon already */

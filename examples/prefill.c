@@ -172,7 +172,7 @@ static void handle_event(const struct kvt_event *ev)
 			printf("done\n");
 		else
 			printf("failed %d %s\n", ev->status, ev->text);
-		kvt_grant_free(grant);
+		kvt_grant_free(ev->grant);
 		grant = NULL;
 		break;
 	case KVT_EVENT_RECONNECTED: /* memory and caches are known to the new daemon already */

@@ -237,6 +237,7 @@ int main(int argc, char **argv)
 						 { NULL, 0, NULL, 0 } };
 	const char *tokens = "2048", *shape = "llama3-8b";
 	int requests = 1, opt;
+	uint32_t blocks;
 
 	while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
 		if (opt == 't')
@@ -253,6 +254,7 @@ int main(int argc, char **argv)
 				"[--requests N] SOCKET [DECODE-SOCKET]\n");
 		return 2;
 	}
+	blocks = shape_blocks(shape_find(shape), tokens);
 	bar = isatty(STDERR_FILENO);
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	signal(SIGPIPE, SIG_IGN); /* a worker that died shows as end of file */
@@ -266,7 +268,7 @@ int main(int argc, char **argv)
 
 		printf("%s %u blocks of %s, %s tokens\n",
 		       push ? "prefill pushes into decode's:" : "decode pulls from prefill:",
-		       shape_blocks(shape_find(shape), tokens), shape, tokens);
+		       blocks, shape, tokens);
 		for (int try = 0; try < TRIES; try++) {
 			status = request();
 			if (!worth_a_retry(status))

@@ -6,6 +6,7 @@
  */
 #include <getopt.h>
 #include <limits.h>
+#include <locale.h>
 #include <stdlib.h>
 #include <string.h>
 #include "ctl.h"
@@ -239,6 +240,7 @@ int main(int argc, char **argv)
 			 .timeout_ms = DEFAULT_TIMEOUT_MS };
 	int rc;
 
+	setlocale(LC_CTYPE, ""); /* names are UTF-8 */
 	rc = parse_options(&c, argc, argv);
 	if (rc >= 0)
 		return rc;

@@ -65,6 +65,13 @@ def test_interrupted(tmp_path, sig):
     assert_clean(tmp_path)
 
 
+def test_more_than_the_machine_has(tmp_path):
+    with start(tmp_path, "--tokens", "9999999") as p:
+        out, _ = p.communicate(timeout=30)
+    assert p.returncode == 1 and "MiB are free" in out
+    assert_clean(tmp_path)
+
+
 @pytest.mark.parametrize("args", [["--frob"], ["--tokens"], ["--tokens", "0"], ["--tokens", "x"],
                                   ["--build", "/nonexistent"]], ids=" ".join)
 def test_usage(tmp_path, args):

@@ -2,11 +2,13 @@
 """examples/: requests go on when a daemon is killed and started again under them."""
 import os
 import pathlib
+import secrets
 import signal
 import subprocess
 
 import pytest
 
+from test_peers import token_change
 from wire import SLOW
 
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
@@ -81,3 +83,69 @@ def test_worker_dies(nodes, who):
     finally:
         p.kill()
     assert p.returncode == 1 and f"{who} is gone" in out
+
+
+class Worker:
+    """prefill or decode, with the test as its scheduler."""
+
+    def __init__(self, name, node):
+        self.process = subprocess.Popen(
+            [BUILD / "examples" / name, node.client_socket, "llama3-70b-tp8", "160"], text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=1)
+        self.ticket = self.hear("ticket ")
+
+    def say(self, *words):
+        print(*words, file=self.process.stdin)
+
+    def hear(self, *begin):
+        """What follows the first line that begins so."""
+        for line in self.process.stdout:
+            for b in begin:
+                if line.startswith(b):
+                    return line[len(b):].strip()
+        pytest.fail(f"no line '{begin}'")
+
+    def close(self):
+        self.process.communicate(timeout=30 * SLOW)
+        assert self.process.returncode == 0
+
+
+@pytest.fixture
+def workers(nodes):
+    pair = [Worker("prefill", nodes[0]), Worker("decode", nodes[1])]
+    yield pair
+    for w in pair:
+        w.close()
+
+
+def token_of(ticket, secret):
+    """kvt_token_make()."""
+    return token_change(ticket.replace("kvtk1.", "kvt1."), secret=secret)
+
+
+@pytest.mark.parametrize("op", ["pull", "push"])
+@pytest.mark.parametrize("wrong", [False, True], ids=["right bytes", "wrong bytes"])
+def test_decode_looks_at_the_bytes(workers, op, wrong):
+    prefill, decode = workers
+    secret = secrets.token_bytes(16)
+    if op == "pull":
+        prefill.say("grant", secret.hex(), 7)
+        decode.say("pull", token_of(prefill.ticket, secret), 7 + wrong)
+    else:
+        decode.say("reserve", secret.hex(), 7 + wrong)
+        prefill.say("push", token_of(decode.ticket, secret), 7)
+    said = decode.hear("verified", "failed")
+    if wrong:
+        assert said.startswith("21 plane 0, block ") and said.endswith(": wrong bytes")
+    else:
+        size, guards = map(int, said.split())
+        assert size == 80 * 10 * 8192 and guards > 0
+    prefill.hear("done")
+
+
+def test_drop(workers):
+    """What a scheduler says to the owner when the other side has failed."""
+    for name, worker in zip(("grant", "reserve"), workers):
+        worker.say(name, secrets.token_hex(16), 7)
+        worker.say("drop")
+        assert worker.hear("failed ").startswith("14 ")

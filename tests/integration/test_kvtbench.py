@@ -109,6 +109,14 @@ def test_no_daemon(tmp_path):
     assert r.returncode == 1 and "exit status 1" in r.stderr
 
 
+def test_other_path_than_asked_for(daemon, folder):
+    """Two names of one daemon: the bytes do not go over tcp."""
+    (folder / "far").symlink_to(daemon.client_socket)
+    r = kvtbench("--via", "tcp", *SMALL, "--socket", str(daemon.client_socket), "--far-socket",
+                 str(folder / "far"))
+    assert r.returncode == 1 and "went over 'local', not over tcp" in r.stderr
+
+
 def test_too_much_memory():
     r = kvtbench("--spawn", "--via", "local", "--block", "1GiB", "--blocks", "1024")
     assert r.returncode == 1 and "memory are free" in r.stderr

@@ -75,9 +75,12 @@ static bool local_probe(struct kvtd *d, char *why, size_t len)
 
 static bool local_peer_ready(struct peer *p, char *why, size_t len)
 {
-	if (p->self)
+	if (p->self && local_of(p->d))
 		return true;
-	snprintf(why, len, "node %s is another one", p->node);
+	if (p->self)
+		snprintf(why, len, "transport local is not there");
+	else
+		snprintf(why, len, "node %s is another one", p->node);
 	return false;
 }
 
@@ -276,8 +279,11 @@ static int threads_for(struct local *l, uint64_t chunks)
 static enum kvt_status local_offer(struct net_job *job, uint64_t *key, struct kvt_err *e)
 {
 	struct local *l = local_of(job->d);
-	struct local_job *lj = job_new(job), *other;
+	struct local_job *lj, *other;
 
+	if (!l)
+		return kvt_fail(e, KVT_UNSUPPORTED, "transport local is not there");
+	lj = job_new(job);
 	if (!lj)
 		return kvt_fail_nomem(e, "an offer");
 	do {
@@ -335,10 +341,10 @@ static void mover_start(struct local *l, struct local_job *lj, struct local_job 
 static void local_submit(struct net_job *job)
 {
 	struct local *l = local_of(job->d);
-	struct local_job *lj = job_new(job), *offer;
+	struct local_job *lj = l ? job_new(job) : NULL, *offer;
 
 	if (!lj) {
-		net_job_refused(job, KVT_NO_MEMORY);
+		net_job_refused(job, l ? KVT_NO_MEMORY : KVT_TRANSPORT);
 		return;
 	}
 	lj->chunk = job->chunk ? job->chunk : job->d->conf->local_chunk;

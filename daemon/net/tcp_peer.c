@@ -107,7 +107,7 @@ void tcp_peer_add(struct peer *p)
 {
 	struct tcp_peer *tp;
 
-	if (p->self)
+	if (p->self || !tcp_of(p->d))
 		return;
 	tp = calloc(1, sizeof(*tp));
 	if (!tp) {

@@ -68,8 +68,11 @@ struct daemons {
 
 /* Starts private daemons, or finds out about those that run. 0, or -1 after an error message. */
 int daemons_start(const struct opts *o, struct daemons *d);
-/* Ends what was spawned; with show_logs the end of their logs goes to standard error first. */
-void daemons_stop(struct daemons *d, bool show_logs);
+/*
+ * Ends what was spawned. -1 if one did not end well; then, or with show_logs, the end of their logs
+ * goes to standard error.
+ */
+int daemons_stop(struct daemons *d, bool show_logs);
 uint64_t daemons_cpu_ns(const struct daemons *d);
 uint64_t daemons_rss_anon(const struct daemons *d); /* of the largest; 0: not known */
 

@@ -238,16 +238,24 @@ static void show_log(const struct daemons *d, int i)
 	fclose(f);
 }
 
-static void end_daemon(pid_t pid)
+/* Whether it ended as it should: a crash at the end spoils a measurement, too. */
+static bool end_daemon(pid_t pid, const char *node)
 {
 	uint64_t deadline = now_ns() + STOP_MS * UINT64_C(1000000);
+	int status = 0;
 
 	kill(pid, SIGTERM);
-	while (waitpid(pid, NULL, WNOHANG) == 0) {
+	while (waitpid(pid, &status, WNOHANG) == 0) {
 		if (now_ns() > deadline)
 			kill(pid, SIGKILL);
 		nap();
 	}
+	if (status == 0)
+		return true;
+	bench_error("kvtd of %s ended badly: %s %d", node,
+		    WIFSIGNALED(status) ? "signal" : "exit status",
+		    WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
+	return false;
 }
 
 /* The folder and the files in it. */
@@ -265,17 +273,20 @@ static void remove_dir(const char *path)
 		bench_error("%s: %s", path, strerror(errno));
 }
 
-void daemons_stop(struct daemons *d, bool show_logs)
+int daemons_stop(struct daemons *d, bool show_logs)
 {
+	bool good = true;
+
 	if (!d->dir[0])
-		return;
+		return 0;
 	for (int i = 0; i < d->n; i++)
 		if (d->pid[i] > 0)
-			end_daemon(d->pid[i]);
-	for (int i = 0; show_logs && i < d->n; i++)
+			good &= end_daemon(d->pid[i], nodes[i]);
+	for (int i = 0; (show_logs || !good) && i < d->n; i++)
 		show_log(d, i);
 	remove_dir(d->dir);
 	d->dir[0] = '\0';
+	return good ? 0 : -1;
 }
 
 uint64_t daemons_cpu_ns(const struct daemons *d)

@@ -329,6 +329,7 @@ int main(int argc, char **argv)
 		client_close(&b.clients[i]);
 	free(b.clients);
 	free(b.ratio);
-	daemons_stop(&b.daemons, rc != 0 && !bench_stopped);
+	if (daemons_stop(&b.daemons, rc != 0 && !bench_stopped) != 0)
+		rc = -1;
 	return rc == 0 ? 0 : 1;
 }

@@ -109,6 +109,15 @@ def test_no_daemon(tmp_path):
     assert r.returncode == 1 and "exit status 1" in r.stderr
 
 
+def test_daemon_that_ends_badly(folder):
+    program = folder / "kvtd"
+    program.write_text(f'#!/bin/sh\n"{BUILD}/kvtd" "$@" &\ntrap "kill $!; wait $!; exit 3" TERM\n'
+                       'wait\n')
+    program.chmod(0o755)
+    r = kvtbench("--spawn", "--via", "local", *SMALL, "--seconds", "0.1", "--kvtd", str(program))
+    assert r.returncode == 1 and "ended badly: exit status 3" in r.stderr
+
+
 def test_other_path_than_asked_for(daemon, folder):
     """Two names of one daemon: the bytes do not go over tcp."""
     (folder / "far").symlink_to(daemon.client_socket)

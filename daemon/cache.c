@@ -27,8 +27,8 @@ struct cache *cache_find(struct client *c, uint64_t handle)
 
 bool cache_uses(const struct cache *k, const struct region *r)
 {
-	for (uint32_t i = 0; i < k->n_planes; i++) {
-		if (k->planes[i].region == r)
+	for (uint32_t i = 0; i < k->n_regions; i++) {
+		if (k->regions[i] == r)
 			return true;
 	}
 	return false;
@@ -36,14 +36,9 @@ bool cache_uses(const struct cache *k, const struct region *r)
 
 enum kvt_status cache_get(struct cache *k, struct kvt_err *e)
 {
-	const struct region *last = NULL;
+	for (uint32_t i = 0; i < k->n_regions; i++) {
+		const struct region *r = k->regions[i];
 
-	for (uint32_t i = 0; i < k->n_planes; i++) {
-		const struct region *r = k->planes[i].region;
-
-		if (r == last)
-			continue;
-		last = r;
 		if (r->state != REGION_READY)
 			return kvt_fail(e, KVT_BUSY,
 					"cache %" PRIu64 ": its region %" PRIu64
@@ -196,11 +191,13 @@ static void cache_free(void *p)
 	if (!k)
 		return;
 	free(k->planes);
+	free(k->regions);
 	free(k);
 }
 
 static enum kvt_status fill_planes(struct cache *k, const Kvt__CacheCreate *m, struct kvt_err *e)
 {
+	uint64_t serial = ++k->client->d->cache_serial;
 	struct region *r = NULL;
 
 	for (uint32_t i = 0; i < k->n_planes; i++) {
@@ -213,6 +210,9 @@ static enum kvt_status fill_planes(struct cache *k, const Kvt__CacheCreate *m, s
 		st = cache_check_plane(p, i, k->n_blocks, e);
 		if (st != KVT_OK)
 			return st;
+		if (r->counted_by != serial)
+			k->regions[k->n_regions++] = r;
+		r->counted_by = serial;
 	}
 	return KVT_OK;
 }
@@ -238,11 +238,16 @@ static void put_quota(struct cache *k)
 static enum kvt_status cache_new(struct client *c, const Kvt__CacheCreate *m, struct kvt_err *e)
 {
 	struct cache *k = kvtd_calloc(1, sizeof(*k));
+	size_t n_regions = HASH_COUNT(c->regions);
 	enum kvt_status st;
 
-	if (k)
+	if (n_regions > m->n_region)
+		n_regions = m->n_region;
+	if (k) {
 		k->planes = kvtd_calloc(m->n_region, sizeof(*k->planes));
-	if (!k || !k->planes) {
+		k->regions = kvtd_calloc(n_regions, sizeof(*k->regions));
+	}
+	if (!k || !k->planes || !k->regions) {
 		cache_free(k);
 		return kvt_fail_nomem(e, "a cache");
 	}
@@ -250,7 +255,8 @@ static enum kvt_status cache_new(struct client *c, const Kvt__CacheCreate *m, st
 	k->handle = m->cache;
 	k->n_blocks = m->blocks;
 	k->n_planes = m->n_region;
-	k->list_bytes = sizeof(*k) + m->n_region * sizeof(*k->planes);
+	k->list_bytes =
+		sizeof(*k) + m->n_region * sizeof(*k->planes) + n_regions * sizeof(*k->regions);
 	snprintf(k->layout, sizeof(k->layout), "%s", m->layout);
 	snprintf(k->tag, sizeof(k->tag), "%s", m->tag);
 	st = fill_planes(k, m, e);

@@ -22,6 +22,8 @@ struct cache {
 	uint32_t n_blocks, n_planes;
 	uint32_t users; /* grants and transfers over it */
 	struct cache_plane *planes;
+	struct region **regions; /* those of the planes, each once */
+	uint32_t n_regions;
 	char layout[KVT_LAYOUT_MAX + 1];
 	char tag[KVT_TAG_MAX + 1];
 	uint64_t list_bytes; /* charged to the client */

@@ -8,31 +8,18 @@
 #include <confuse.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <inttypes.h>
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "conf_scan.h"
+#include "conf_value.h"
 #include "token.h"
-#include "units.h"
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 #define FILE_MAX_     (256 * 1024)
 #define INF	      UINT64_MAX
-
-enum conf_type { TEXT, LIST, BOOL, LEVEL, TIME, SIZE, COUNT, SOCKETS };
-
-struct conf_key {
-	const char *section, *name; /* section "" is the top */
-	enum conf_type type;
-	bool reloadable;
-	size_t offset;
-	const char *def;   /* of a list: items parted by spaces */
-	uint64_t min, max; /* TIME in ms; TEXT: length */
-	const char *help;
-};
 
 static const struct conf_key keys[] = {
 #define KEY(section, name, type, reload, field, def, min, max, help) \
@@ -47,14 +34,6 @@ int conf_keys(void)
 	return N_KEYS;
 }
 
-static const char *full_name(const struct conf_key *k)
-{
-	static __thread char name[64];
-
-	snprintf(name, sizeof(name), "%s%s%s", k->section, *k->section ? "." : "", k->name);
-	return name;
-}
-
 static const struct conf_key *find_key(const char *section, const char *name)
 {
 	for (int i = 0; i < N_KEYS; i++) {
@@ -62,195 +41,6 @@ static const struct conf_key *find_key(const char *section, const char *name)
 			return &keys[i];
 	}
 	return NULL;
-}
-
-static void *field(struct conf *c, const struct conf_key *k)
-{
-	return (char *)c + k->offset;
-}
-
-/* ------------------------------------------------------------------ one value */
-
-static void list_clear(struct conf_list *l)
-{
-	for (int i = 0; i < l->n; i++)
-		free(l->item[i]);
-	l->n = 0;
-}
-
-static void sockets_clear(struct conf *c)
-{
-	for (int i = 0; i < c->n_listen_client; i++) {
-		free(c->listen_client[i].name);
-		free(c->listen_client[i].path);
-	}
-	c->n_listen_client = 0;
-}
-
-/* Sets text e->text: where and which key; what is wrong follows. */
-static enum kvt_status bad(struct kvt_err *e, const char *where, const struct conf_key *k,
-			   const char *what)
-{
-	return kvt_fail(e, KVT_INVALID, "%s: %s: %s", where, full_name(k), what);
-}
-
-static enum kvt_status set_text(char **out, const char *value, const char *where,
-				const struct conf_key *k, struct kvt_err *e)
-{
-	char what[96], *copy;
-
-	if (strlen(value) < k->min || !kvt_text_ok(value, k->max)) {
-		snprintf(what, sizeof(what),
-			 "must be printable text of %" PRIu64 " to %" PRIu64 " bytes", k->min,
-			 k->max);
-		return bad(e, where, k, what);
-	}
-	copy = strdup(value);
-	if (!copy)
-		return kvt_fail_nomem(e, "the configuration");
-	free(*out);
-	*out = copy;
-	return KVT_OK;
-}
-
-static enum kvt_status add_item(struct conf_list *l, const char *value, const char *where,
-				const struct conf_key *k, struct kvt_err *e)
-{
-	char *copy = NULL;
-	enum kvt_status st;
-
-	if (l->n == CONF_LIST_MAX)
-		return bad(e, where, k, "has more than 16 items");
-	st = set_text(&copy, value, where, k, e);
-	if (st == KVT_OK)
-		l->item[l->n++] = copy;
-	return st;
-}
-
-/* "NAME PATH" */
-static enum kvt_status add_socket(struct conf *c, const char *value, const char *where,
-				  const struct conf_key *k, struct kvt_err *e)
-{
-	size_t n = strcspn(value, " ");
-	const char *path = value + n + strspn(value + n, " ");
-	struct conf_socket *s = &c->listen_client[c->n_listen_client];
-
-	if (c->n_listen_client == CONF_LIST_MAX)
-		return bad(e, where, k, "has more than 16 items");
-	if (n == 0 || n > KVT_TAG_MAX || *path != '/' || !kvt_text_ok(value, k->max))
-		return bad(e, where, k, "an item must be \"NAME /PATH\"");
-	s->name = strndup(value, n);
-	s->path = strdup(path);
-	if (!s->name || !s->path) {
-		free(s->name);
-		free(s->path);
-		return kvt_fail_nomem(e, "the configuration");
-	}
-	c->n_listen_client++;
-	return KVT_OK;
-}
-
-static enum kvt_status set_bool(bool *out, const char *value, const char *where,
-				const struct conf_key *k, struct kvt_err *e)
-{
-	static const struct {
-		const char *name;
-		bool value;
-	} names[] = { { "true", true },	  { "yes", true }, { "on", true },
-		      { "false", false }, { "no", false }, { "off", false } };
-
-	for (size_t i = 0; i < ARRAY_SIZE(names); i++) {
-		if (!strcmp(names[i].name, value)) {
-			*out = names[i].value;
-			return KVT_OK;
-		}
-	}
-	return bad(e, where, k, "must be true or false");
-}
-
-static enum kvt_status set_level(enum log_level *out, const char *value, const char *where,
-				 const struct conf_key *k, struct kvt_err *e)
-{
-	int level = log_level_by_name(value);
-
-	if (level < 0)
-		return bad(e, where, k, "must be err, warn, info or debug");
-	*out = level;
-	return KVT_OK;
-}
-
-static enum kvt_status out_of_bounds(const char *where, const struct conf_key *k, struct kvt_err *e)
-{
-	char min[KVT_UNITS_LEN], max[KVT_UNITS_LEN], what[96];
-
-	if (k->type == TIME) {
-		kvt_format_duration(k->min * 1000000, min);
-		kvt_format_duration(k->max * 1000000, max);
-	} else {
-		kvt_format_size(k->min, min);
-		kvt_format_size(k->max, max);
-	}
-	snprintf(what, sizeof(what), "must be from %s to %s", min, max);
-	return bad(e, where, k, what);
-}
-
-static enum kvt_status set_number(uint64_t *out, const char *value, const char *where,
-				  const struct conf_key *k, struct kvt_err *e)
-{
-	uint64_t v = 0;
-	char what[160];
-	int rc;
-
-	if (k->type == TIME)
-		rc = kvt_parse_duration(value, &v, what, sizeof(what));
-	else if (k->type == SIZE)
-		rc = kvt_parse_size(value, &v, what, sizeof(what));
-	else
-		rc = kvt_parse_count(value, k->min, k->max, &v, what, sizeof(what));
-	if (rc < 0)
-		return bad(e, where, k, what);
-	if (k->type == TIME) {
-		if (v % 1000000)
-			return bad(e, where, k, "must be whole milliseconds");
-		v /= 1000000;
-	}
-	if (v < k->min || v > k->max)
-		return out_of_bounds(where, k, e);
-	*out = v;
-	return KVT_OK;
-}
-
-/* Lists: adds. `where` begins the error text. */
-static enum kvt_status set_value(struct conf *c, const struct conf_key *k, const char *value,
-				 const char *where, struct kvt_err *e)
-{
-	void *f = field(c, k);
-
-	switch (k->type) {
-	case TEXT:
-		return set_text(f, value, where, k, e);
-	case LIST:
-		return add_item(f, value, where, k, e);
-	case SOCKETS:
-		return add_socket(c, value, where, k, e);
-	case BOOL:
-		return set_bool(f, value, where, k, e);
-	case LEVEL:
-		return set_level(f, value, where, k, e);
-	case TIME:
-	case SIZE:
-	case COUNT:
-		return set_number(f, value, where, k, e);
-	}
-	return KVT_INTERNAL;
-}
-
-static void clear_lists(struct conf *c, const struct conf_key *k)
-{
-	if (k->type == LIST)
-		list_clear(field(c, k));
-	else if (k->type == SOCKETS)
-		sockets_clear(c);
 }
 
 static enum kvt_status set_defaults(struct conf *c, struct kvt_err *e)
@@ -267,7 +57,7 @@ static enum kvt_status set_defaults(struct conf *c, struct kvt_err *e)
 				snprintf(host, sizeof(host), "localhost");
 			def = host;
 		}
-		st = set_value(c, &keys[i], def, "default", e);
+		st = conf_set(c, &keys[i], def, "default", e);
 		if (st != KVT_OK)
 			return st;
 	}
@@ -298,7 +88,7 @@ static int on_key(const char *section, const char *name, int line, void *arg)
 	seen = &l->line[k - keys];
 	if (*seen) {
 		kvt_fail(l->e, KVT_INVALID, "%s:%d: %s is set twice, first in line %d", l->file,
-			 line, full_name(k), *seen);
+			 line, conf_key_name(k), *seen);
 		return -EINVAL;
 	}
 	*seen = line;
@@ -400,11 +190,11 @@ static enum kvt_status take_values(struct conf *c, cfg_t *cfg, struct load *l)
 		if (!l->line[i] || !sec)
 			continue;
 		snprintf(where, sizeof(where), "%s:%d", l->file, l->line[i]);
-		clear_lists(c, k);
+		conf_clear(c, k);
 		n = cfg_size(sec, k->name);
 		for (unsigned v = 0; v < n; v++) {
 			const char *text = cfg_getnstr(sec, k->name, v);
-			enum kvt_status st = set_value(c, k, text ? text : "", where, l->e);
+			enum kvt_status st = conf_set(c, k, text ? text : "", where, l->e);
 
 			if (st != KVT_OK)
 				return st;
@@ -476,8 +266,8 @@ static enum kvt_status load_args(struct conf *c, const struct conf_args *args, s
 		while (before < i && strcmp(args->arg[before].key, a->key))
 			before++;
 		if (before == i)
-			clear_lists(c, k);
-		st = set_value(c, k, a->value, a->option, e);
+			conf_clear(c, k);
+		st = conf_set(c, k, a->value, a->option, e);
 		if (st != KVT_OK)
 			return st;
 	}
@@ -499,7 +289,7 @@ static enum kvt_status check_all(const struct conf *c, struct load *l)
 					 l->line[k - keys]);                     \
 			else if (l->file)                                        \
 				snprintf(where, sizeof(where), "%s", l->file);   \
-			return bad(l->e, where, k, __VA_ARGS__);                 \
+			return conf_bad(l->e, where, k, __VA_ARGS__);            \
 		}                                                                \
 	} while (0)
 	FAIL_IF(c->keepalive_timeout < 2 * c->keepalive_interval, "peers", "keepalive_timeout",
@@ -547,64 +337,12 @@ void conf_free(struct conf *c)
 	if (!c)
 		return;
 	for (int i = 0; i < N_KEYS; i++) {
-		clear_lists(c, &keys[i]);
-		if (keys[i].type == TEXT)
-			free(*(char **)field(c, &keys[i]));
+		conf_drop(c, &keys[i]);
 	}
 	free(c);
 }
 
 /* ------------------------------------------------------------------ a second one */
-
-static bool lists_equal(const struct conf_list *a, const struct conf_list *b)
-{
-	if (a->n != b->n)
-		return false;
-	for (int i = 0; i < a->n; i++) {
-		if (strcmp(a->item[i], b->item[i]))
-			return false;
-	}
-	return true;
-}
-
-static bool sockets_equal(const struct conf *a, const struct conf *b)
-{
-	if (a->n_listen_client != b->n_listen_client)
-		return false;
-	for (int i = 0; i < a->n_listen_client; i++) {
-		if (strcmp(a->listen_client[i].name, b->listen_client[i].name) ||
-		    strcmp(a->listen_client[i].path, b->listen_client[i].path))
-			return false;
-	}
-	return true;
-}
-
-static size_t size_of(const struct conf_key *k)
-{
-	switch (k->type) {
-	case TEXT:
-		return sizeof(char *);
-	case LIST:
-		return sizeof(struct conf_list);
-	case BOOL:
-		return sizeof(bool);
-	case LEVEL:
-		return sizeof(enum log_level);
-	default:
-		return sizeof(uint64_t);
-	}
-}
-
-static bool values_equal(struct conf *a, struct conf *b, const struct conf_key *k)
-{
-	if (k->type == SOCKETS)
-		return sockets_equal(a, b);
-	if (k->type == LIST)
-		return lists_equal(field(a, k), field(b, k));
-	if (k->type == TEXT)
-		return !strcmp(*(char **)field(a, k), *(char **)field(b, k));
-	return !memcmp(field(a, k), field(b, k), size_of(k));
-}
 
 void conf_apply(struct conf *now, struct conf *next, const char **changed, int *n_changed,
 		const char **restart, int *n_restart)
@@ -614,19 +352,15 @@ void conf_apply(struct conf *now, struct conf *next, const char **changed, int *
 	*n_changed = *n_restart = 0;
 	for (int i = 0; i < N_KEYS; i++) {
 		const struct conf_key *k = &keys[i];
-		char tmp[sizeof(struct conf_list)];
 
-		if (values_equal(now, next, k))
+		if (conf_equal(now, next, k))
 			continue;
-		snprintf(names[i], sizeof(names[i]), "%s", full_name(k));
+		snprintf(names[i], sizeof(names[i]), "%s", conf_key_name(k));
 		if (!k->reloadable) {
 			restart[(*n_restart)++] = names[i];
 			continue;
 		}
-		/* swapped, so that conf_free(next) frees the old one */
-		memcpy(tmp, field(now, k), size_of(k));
-		memcpy(field(now, k), field(next, k), size_of(k));
-		memcpy(field(next, k), tmp, size_of(k));
+		conf_swap(now, next, k); /* conf_free(next) frees the old one */
 		changed[(*n_changed)++] = names[i];
 	}
 }

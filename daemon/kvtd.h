@@ -39,6 +39,7 @@ struct kvtd {
 	char advertise[KVT_ADDRS_MAX][KVT_ADDR_MAX]; /* "address:port" in our tickets */
 	int n_advertise;
 	uint64_t registered_bytes;
+	uint64_t cache_serial; /* private to cache.c */
 
 	struct obj_list objects[OBJ_KINDS];
 	uint64_t n_objects[OBJ_KINDS];

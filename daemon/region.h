@@ -31,7 +31,8 @@ struct region {
 	int fd;
 	uint8_t *base; /* mapped here, or NULL */
 	uint64_t map_length;
-	struct region_private *priv; /* private to region.c */
+	uint64_t counted_by; /* private to cache.c: the newest cache that has it in its list */
+	struct region_private *priv; /* private to region*.c */
 };
 
 struct region *region_find(struct client *c, uint64_t handle); /* READY or not; or NULL */

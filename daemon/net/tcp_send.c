@@ -262,6 +262,9 @@ static ssize_t tx_step(struct tcp_conn *c)
 						  payload_in(tx, tx->sent, tx->sent + b.bytes));
 	}
 
+	/* before the job can be done: who is told of that finds the counters right */
+	if (n > 0)
+		tp->peer->bytes_out += (uint64_t)n;
 	pthread_mutex_lock(&tp->lock);
 	if (inside && n == -EFAULT) {
 		net_end_faulted(&tx->tj->end, b.region);
@@ -277,8 +280,6 @@ static ssize_t tx_step(struct tcp_conn *c)
 			net_end_leave(&tj->end);
 	}
 	pthread_mutex_unlock(&tp->lock);
-	if (n > 0)
-		tp->peer->bytes_out += (uint64_t)n;
 	return n;
 }
 

@@ -230,9 +230,9 @@ static void client_finish(struct loop_call *call)
 		return;
 	say_gone(c);
 	forget_id(c);
-	k->said_bye = true;
 	if (k->close_id)
 		client_reply(c, k->close_id, NULL, NULL);
+	k->said_bye = true;
 	bye.status = k->why.status;
 	bye.text = k->why.text;
 	m.body_case = KVT__FROM_DAEMON__BODY_BYE;

@@ -209,7 +209,7 @@ static void send_reply(struct client_conn *k, Kvt__Reply *r, uint64_t id, int st
 {
 	Kvt__FromDaemon m = KVT__FROM_DAEMON__INIT;
 
-	if (id == 0 && status == KVT_OK)
+	if ((id == 0 && status == KVT_OK) || k->said_bye)
 		return;
 	r->id = id;
 	r->status = status;

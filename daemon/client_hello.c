@@ -3,6 +3,7 @@
  * Hello: which protocol the client speaks, which process it is, which client id it gets.
  */
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <openssl/crypto.h>
 #include <openssl/evp.h>
@@ -80,6 +81,7 @@ static enum kvt_status watch_process(struct client *c, struct kvt_fds *fds, stru
 				pid, c->pid);
 	if (getsockopt(k->fd, SOL_SOCKET, SO_PEERPIDFD, &fd, &len) < 0 || fd < 0)
 		fd = kvt_fds_take(fds, 0);
+	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK); /* as libevent likes its fds */
 	k->pid_ev = event_new(c->d->base, fd, EV_READ, on_death, k);
 	k->pidfd = fd;
 	if (!k->pid_ev || event_add(k->pid_ev, NULL) < 0) {

@@ -259,6 +259,31 @@ def test_client_that_never_reads_events(kvtd):
         assert c.quiet()
 
 
+def test_release_while_in_flight(kvtd):
+    """Asked for twice while a transfer is being fenced: both hear of the end, after it."""
+    d = kvtd("--fault", "delay-chunk=50", config="transport { local_chunk = 16KiB }")
+    with Owner(d) as o, Owner(d) as r:
+        o.mem[:] = b"s" * MIB
+        token = o.grant(1, 1, range(256), ttl_ms=60000).grant_created["token"]
+        r.transfer(1, "OP_PULL", token, 1, range(256), final=True)
+        wait_until("some of it is there", lambda: r.mem[0] == ord("s"))
+        a, b = r.send("region_release", region=1), r.send("region_release", region=1)
+        late = r.send("cache_create", cache=5, blocks=1, region=[1], offset=[0], stride=[1],
+                      bytes=[1])
+        assert r.reply(a).status == "OK"
+        seen = r.mem[:]  # nothing touches it from here on
+        assert r.reply(b).status == "OK"
+        assert r.reply(late).status in ("BUSY", "NOT_FOUND")
+        e = next(e["transfer_ended"] for e in r.events if "transfer_ended" in e)
+        assert STATUS[e["status"]] == "CANCELED", e
+        assert 0 < seen.count(b"s") < MIB
+        r.mem[:] = b"r" * MIB
+        # the owner's grant goes on or ends; either way its memory can be released now
+        assert o.ask("region_release", region=1).status == "OK"
+        assert r.mem[:] == b"r" * MIB
+        assert r.rows("REGION") == [] and r.rows("CACHE") == []
+
+
 CHILD = r"""
 import os, sys, time
 sys.path.insert(0, sys.argv[1])

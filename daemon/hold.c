@@ -176,15 +176,19 @@ static void on_peer(struct peer_wait *w, struct peer *p, const struct kvt_err *e
 	on_kick(&h->kick);
 }
 
-/* Whether a connection has to be made for this token. */
-static bool needs_dial(struct kvtd *d, const struct kvt_token *token)
+bool hold_needs_dial(struct client *c, const char *node)
 {
+	struct kvtd *d = c->d;
+	struct hold *h;
 	struct obj *o;
 
-	if (!strcmp(token->node, d->node))
+	if (!strcmp(node, d->node))
 		return false;
 	TAILQ_FOREACH(o, &d->objects[KVT__OBJECT__OBJECT_PEER], link)
-		if (!strcmp(container_of(o, struct peer, obj)->node, token->node))
+		if (!strcmp(container_of(o, struct peer, obj)->node, node))
+			return false;
+	TAILQ_FOREACH(h, &d->transfers->all_holds, link)
+		if (h->client == c && h->dialling && !strcmp(h->node, node))
 			return false;
 	return true;
 }
@@ -209,7 +213,7 @@ static struct hold *make(struct transfer *t, const struct kvt_token *token,
 	h->wait.fn = on_peer;
 	memcpy(h->node, token->node, sizeof(h->node));
 	memcpy(h->tag, t->tag, sizeof(h->tag));
-	if (needs_dial(d, token)) {
+	if (hold_needs_dial(c, token->node)) {
 		if (quota_take(c, QUOTA_DIALS, 1, e))
 			goto fail;
 		h->dialling = true;

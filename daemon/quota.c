@@ -33,6 +33,7 @@ static const struct {
 	[QUOTA_GRANTS] = { "grants", "grants", false },
 	[QUOTA_TRANSFERS] = { "transfers", "transfers", false },
 	[QUOTA_LIST_BYTES] = { "list_bytes", "memory for lists and notes", true },
+	[QUOTA_IN_FLIGHT] = { "in_flight", "transfers in flight", true },
 	[QUOTA_PARKED] = { "parked", "opens that wait for their grant", false },
 	[QUOTA_DIALS] = { "dials", "connections being made", false },
 };

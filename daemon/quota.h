@@ -18,6 +18,7 @@ enum quota_kind {
 	QUOTA_GRANTS,	  /* with those whose end was not delivered yet */
 	QUOTA_TRANSFERS,  /* the same */
 	QUOTA_LIST_BYTES, /* daemon memory of block lists, geometry and notes */
+	QUOTA_IN_FLIGHT,  /* bytes of transfers that have not ended */
 	QUOTA_PARKED,	  /* opens of this client's that wait for their grant (opener's side) */
 	QUOTA_DIALS,	  /* connections to peers being made for it */
 	QUOTA_COUNT

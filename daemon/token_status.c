@@ -31,12 +31,19 @@ static void query_free_fn(void *p)
 	free(q);
 }
 
+static void put_quota(struct token_query *q)
+{
+	if (q->dialling)
+		quota_put(q->client, QUOTA_DIALS, 1);
+	q->dialling = false;
+}
+
 /* Ends it. e NULL: nobody wants to know any more. */
 static void query_end(struct token_query *q, const struct kvt_err *e, const Kvt__Reply *body)
 {
 	TAILQ_REMOVE(&q->d->transfers->queries, q, link);
 	peer_want_cancel(q->d, &q->wait);
-	quota_put(q->client, QUOTA_DIALS, 1);
+	put_quota(q);
 	if (q->peer)
 		peer_put(q->peer);
 	event_free(q->timer);
@@ -55,6 +62,7 @@ static void on_peer(struct peer_wait *w, struct peer *p, const struct kvt_err *e
 		query_end(q, e, NULL);
 		return;
 	}
+	put_quota(q);
 	q->peer = peer_get(p);
 	q->handle = ++p->last_handle;
 	m.query = q->handle;
@@ -105,15 +113,18 @@ int req_token_status(struct client *c, const Kvt__Request *rq, struct kvt_fds *f
 			 q->token.cluster, c->d->conf->cluster);
 		goto fail;
 	}
-	if (quota_take(c, QUOTA_DIALS, 1, e))
-		goto fail;
 	q->d = c->d;
 	q->client = c;
+	if (hold_needs_dial(c, q->token.node)) {
+		if (quota_take(c, QUOTA_DIALS, 1, e))
+			goto fail;
+		q->dialling = true;
+	}
 	q->request = rq->id;
 	q->wait.fn = on_peer;
 	q->timer = evtimer_new(c->d->base, on_timer, q);
 	if (!q->timer) {
-		quota_put(c, QUOTA_DIALS, 1);
+		put_quota(q);
 		kvt_fail_nomem(e, "query");
 		goto fail;
 	}

@@ -418,6 +418,7 @@ static void end(void *obj)
 		cache_put(t->parts[i].near.cache);
 	t->n_parts = 0;
 	block_lists_free(&t->lists);
+	quota_put(t->client, QUOTA_IN_FLIGHT, t->in_flight);
 	if (t->hold) {
 		struct hold *h = t->hold;
 

@@ -41,6 +41,7 @@ struct transfer {
 	uint32_t n_parts; /* with a reference on their caches */
 	struct block_lists lists;
 	uint64_t bytes, pieces, spans, request_bytes;
+	uint64_t in_flight; /* of bytes, charged to the client */
 	const struct net_ops *net;
 	const struct net_plan *plan;
 	struct side_map map;
@@ -116,6 +117,8 @@ const char *transfer_text(const struct transfer *t);
 /* hold.c */
 /* The hold for this token; makes it and asks for the connection. */
 enum kvt_status hold_get(struct transfer *t, const struct kvt_token *token, struct kvt_err *e);
+/* Whether c's use of a token of that node makes a connection that is not being made for it yet. */
+bool hold_needs_dial(struct client *c, const char *node);
 void hold_transfer_ended(struct hold *h, struct transfer *t);
 void holds_client_gone(struct client *c);
 void holds_peer_down(struct peer *p, const struct kvt_err *why);

@@ -132,6 +132,9 @@ static enum kvt_status take_parts(struct transfer *t, const Kvt__TransferStart *
 	}
 	for (size_t i = 0; i < m->n_parts; i++)
 		t->request_bytes += 4 * refs[i].n_listed;
+	if (quota_take(t->client, QUOTA_IN_FLIGHT, t->bytes, e))
+		return e->status;
+	t->in_flight = t->bytes;
 	return KVT_OK;
 }
 
@@ -180,6 +183,7 @@ static void discard(struct transfer *t)
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		cache_put(t->parts[i].near.cache);
 	block_lists_free(&t->lists);
+	quota_put(c, QUOTA_IN_FLIGHT, t->in_flight);
 	if (t->note_len)
 		quota_put(c, QUOTA_LIST_BYTES, t->note_len);
 	quota_put(c, QUOTA_TRANSFERS, 1);

@@ -1,0 +1,42 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Limits on transfers: bytes in flight, and connections that are being made for a client."""
+from actors import actor, place  # noqa: F401
+from conftest import wait_until
+
+
+def test_bytes_in_flight(place, actor):
+    """The transfer that would go over it is refused with the numbers; the next one after an end is not."""
+    p = place(config="limits { in_flight = 64KiB }")
+    owner, reader = actor(p.owner), actor(p.reader)
+    owner.cache("A", 16, 1, 16384)
+    reader.cache("B", 16, 1, 16384)
+    owner.ok("fill 5 A:0-3")
+    token = owner.grant("g", "read A:0-3 readers=2")
+    later = "00" * 15 + "11"
+    waiting = reader.ok(f"token {owner.ticket()} {later}").text
+    reader.xfer("w", "pull", waiting, "B:8-10 wait=20000")
+    wait_until("the first transfer counts", lambda: reader.wait("w", 0) == "PENDING")
+    refused = reader.run("x", "pull", token, "B:0-3 final")
+    assert refused == "QUOTA", refused.text
+    assert "49152 of 65536 bytes" in refused.text and "65536 more" in refused.text
+    reader.ok("cancel w")
+    assert reader.wait("w") == "CANCELED"
+    assert reader.run("y", "pull", token, "B:0-3 final") == "OK"
+    reader.ok("check 5 B:0-3")
+    assert reader.run("z", "pull", token, "B:0-4") == "QUOTA"
+
+
+def test_one_dial_for_many_tokens(kvtd, actor):
+    """A burst of tokens of one node that is not connected yet takes one dial, not one each."""
+    a = kvtd(name="node-a")
+    b = kvtd(name="node-b", config="limits { dials = 1 }")
+    owner, reader = actor(a), actor(b)
+    owner.cache("A", 64, 1, 4096)
+    reader.cache("B", 64, 1, 4096)
+    owner.ok("fill 5 A:0-39")
+    tokens = [owner.grant(f"g{i}", f"read A:{i}") for i in range(40)]
+    for i, token in enumerate(tokens):
+        reader.xfer(f"x{i}", "pull", token, f"B:{i} final")
+    for i in range(40):
+        assert reader.wait(f"x{i}") == "OK"
+    reader.ok("check 5 B:0-39")

@@ -8,6 +8,7 @@
 #include <endian.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdbool.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -75,13 +76,18 @@ ssize_t kvt_recv(int sock, void *buf, size_t len, struct kvt_fds *fds)
 		.msg_control = control.buf,
 		.msg_controllen = sizeof(control.buf),
 	};
+	bool reset = false;
 	ssize_t n;
 	int fit;
 
 	fds->n = 0;
+	/*
+	 * A close with datagrams unread is a reset at our end, told once and before what was sent
+	 * earlier: that is still there, and then the end.
+	 */
 	do
 		n = recvmsg(sock, &mh, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-	while (n < 0 && errno == EINTR);
+	while (n < 0 && (errno == EINTR || (errno == ECONNRESET && !reset && (reset = true))));
 	if (n < 0)
 		return errno == EWOULDBLOCK ? -EAGAIN : -errno;
 	fit = collect_fds(&mh, fds);

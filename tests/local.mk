@@ -157,6 +157,15 @@ tests_unit_test_kvt_xfer_LDADD = $(unit_fake)
 check_PROGRAMS += tests/unit/test_kvt_reconnect
 tests_unit_test_kvt_reconnect_SOURCES = tests/unit/test_kvt_reconnect.c
 tests_unit_test_kvt_reconnect_LDADD = $(unit_fake)
+
+check_PROGRAMS += tests/unit/test_kvt_admin
+tests_unit_test_kvt_admin_SOURCES = tests/unit/test_kvt_admin.c
+tests_unit_test_kvt_admin_LDADD = $(unit_fake)
+
+check_PROGRAMS += tests/unit/test_kvt_abi
+tests_unit_test_kvt_abi_SOURCES = tests/unit/test_kvt_abi.c
+tests_unit_test_kvt_abi_LDADD = $(unit_common)
+EXTRA_tests_unit_test_kvt_abi_DEPENDENCIES = libkvt.la
 endif
 
 # what the integration tests run

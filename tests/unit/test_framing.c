@@ -150,6 +150,22 @@ START_TEST(end_and_empty)
 }
 END_TEST
 
+/* The last words of an end that closed with our datagrams unread are not lost. */
+START_TEST(words_before_a_reset)
+{
+	struct kvt_fds fds;
+	char in[8];
+
+	ck_assert_int_eq(kvt_send(sv[0], "unread", 6, NULL, 0), 0);
+	ck_assert_int_eq(kvt_send(sv[1], "bye", 3, NULL, 0), 0);
+	close(sv[1]);
+	ck_assert_int_eq(kvt_recv(sv[0], in, sizeof(in), &fds), 3);
+	ck_assert_mem_eq(in, "bye", 3);
+	ck_assert_int_eq(kvt_recv(sv[0], in, sizeof(in), &fds), 0);
+	sv[1] = dup(sv[0]); /* for teardown */
+}
+END_TEST
+
 START_TEST(list_memfds)
 {
 	uint32_t a[3] = { 1, 2, 0xfffffffe }, b[2] = { 7, 8 }, out[6] = { 0 };
@@ -195,6 +211,7 @@ Suite *test_suite(void)
 	tcase_add_test(t, descriptors);
 	tcase_add_test(t, too_long_closes_fds_and_stays_in_step);
 	tcase_add_test(t, end_and_empty);
+	tcase_add_test(t, words_before_a_reset);
 	tcase_add_test(t, list_memfds);
 	suite_add_tcase(s, t);
 	return s;

@@ -174,6 +174,29 @@ START_TEST(bye_proves)
 }
 END_TEST
 
+/* What it said before it closed counts, although it has not read all that we sent. */
+START_TEST(last_words)
+{
+	struct kvt_xfer *x = pull(), *unread;
+	uint64_t nr = fake_seen(f, BODY(TRANSFER_START), 1)->transfer_start->transfer;
+	struct kvt_event ev;
+
+	fake_listen(f, false);
+	fake_read(f, false);
+	unread = pull();
+	ck_assert_ptr_nonnull(unread);
+	fake_transfer_ended(f, nr, KVT_OK, "");
+	fake_bye(f, KVT_SHUTDOWN, "shutting down");
+	ck_assert_int_eq(kvt_wait(unread, 5000), KVT_SHUTDOWN);
+	ck_assert_int_eq(kvt_wait(x, 0), KVT_OK);
+	ck_assert_ptr_eq(next(KVT_EVENT_TRANSFER).xfer, x);
+	ev = next(KVT_EVENT_DISCONNECTED);
+	ck_assert_str_eq(ev.text, "shutting down");
+	ck_assert_ptr_eq(next(KVT_EVENT_TRANSFER).xfer, unread);
+	fake_read(f, true);
+}
+END_TEST
+
 /*
  * The connection alone was lost. The daemon gives the same id when it has fenced, which is the end
  * of what was in flight; everything is registered again under the same numbers.
@@ -222,6 +245,7 @@ START_TEST(other_daemon)
 	struct kvt_xfer *x = pull(), *y;
 	struct kvt_token t;
 
+	(void)fake_seen(f, BODY(TRANSFER_START), 1);
 	ck_assert_int_eq(kvt_ticket(k, before, sizeof(before)), KVT_OK);
 	fake_successor(f);
 	fake_drop(f);
@@ -409,6 +433,7 @@ Suite *test_suite(void)
 	tcase_add_test(c, eof_proves_nothing);
 	tcase_add_test(c, death_wakes_fd);
 	tcase_add_test(c, bye_proves);
+	tcase_add_test(c, last_words);
 	tcase_add_test(c, same_daemon);
 	tcase_add_test(c, other_daemon);
 	tcase_add_test(c, not_taken_again);

@@ -22,7 +22,8 @@
  * it works inside its callers' calls. Calls that block (named so below) do not wait for one
  * another. A handle must not be used while or after another thread frees it.
  *
- * FORK. After fork(2) every call in the child fails with KVT_INVALID and touches nothing.
+ * FORK. After fork(2) every call with the parent's handles fails in the child with KVT_INVALID and
+ * touches nothing. The child may open a connection of its own.
  *
  * ERRORS. Functions return enum kvt_status; 0 is success. kvt_errmsg() then has a line of text
  * that names the object, what was wrong with it and the bound that it broke. Output arguments
@@ -352,7 +353,9 @@ struct kvt_grant_result {
 /*
  * The blocks' bytes are complete in memory when this is called: for memory that a GPU stream
  * writes, the caller has waited for it. EXISTS: the client has a grant under this secret. Blocks
- * for the daemon's answer. Free with kvt_grant_free.
+ * for the daemon's answer. If that takes longer than the connection's time-out, the grant may exist:
+ * its handle is given out, and should the daemon refuse it after all, that is how it ends. Free with
+ * kvt_grant_free.
  */
 enum kvt_status kvt_grant_create(struct kvt *k, const struct kvt_grant_opts *opts,
 				 struct kvt_grant **out);

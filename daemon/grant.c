@@ -5,6 +5,7 @@
 #include "grant_impl.h"
 
 #include <inttypes.h>
+#include <malloc.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
 #include <string.h>
@@ -68,6 +69,30 @@ const struct ended *grant_ended(struct kvtd *d, const struct grant_key *key)
 	return n;
 }
 
+static void purge_at(struct kvtd *d, uint64_t at_ms)
+{
+	uint64_t now = now_ms(), ms = at_ms > now ? at_ms - now : 0;
+	struct timeval tv = { .tv_sec = (time_t)(ms / 1000) + 1 };
+
+	evtimer_add(d->grants->purge, &tv);
+}
+
+/* An idle daemon gives the memory back. */
+static void on_purge(evutil_socket_t fd, short what, void *arg)
+{
+	struct kvtd *d = arg;
+	struct ended *n;
+
+	(void)fd;
+	(void)what;
+	ended_purge(d, ENDED_MAX);
+	n = TAILQ_FIRST(&d->grants->ended_order);
+	if (n)
+		purge_at(d, n->at_ms + ENDED_KEEP_MS(d));
+	else
+		malloc_trim(0);
+}
+
 static void ended_remember(struct grant *g)
 {
 	struct grants *gs = g->obj.d->grants;
@@ -90,6 +115,8 @@ static void ended_remember(struct grant *g)
 	}
 	TAILQ_INSERT_TAIL(&gs->ended_order, n, link);
 	gs->n_ended++;
+	if (!evtimer_pending(gs->purge, NULL))
+		purge_at(g->obj.d, n->at_ms + ENDED_KEEP_MS(g->obj.d));
 }
 
 /* ---------------------------------------------------------------- guards */
@@ -393,7 +420,8 @@ enum kvt_status grants_init(struct kvtd *d, struct kvt_err *e)
 		return kvt_fail_nomem(e, "table of grants");
 	TAILQ_INIT(&d->grants->parked);
 	TAILQ_INIT(&d->grants->ended_order);
-	return KVT_OK;
+	d->grants->purge = evtimer_new(d->base, on_purge, d);
+	return d->grants->purge ? KVT_OK : kvt_fail_nomem(e, "table of grants");
 }
 
 void grants_done(struct kvtd *d)
@@ -406,6 +434,8 @@ void grants_done(struct kvtd *d)
 		gopen_free(o);
 	while (d->grants->n_ended)
 		ended_drop(d->grants, TAILQ_FIRST(&d->grants->ended_order));
+	if (d->grants->purge)
+		event_free(d->grants->purge);
 	free(d->grants);
 	d->grants = NULL;
 }

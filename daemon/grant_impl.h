@@ -16,7 +16,7 @@ struct grant_news;
 #define GRANT_NOTES_MAX	   64 /* that the owner has not taken yet */
 #define GRANT_ATTEMPTS_MAX 16
 #define PARKED_MAX	   65536 /* opens of all peers that wait for their grant */
-#define ENDED_MAX	   65536 /* ended grants that are remembered */
+#define ENDED_MAX	   16384 /* ended grants that are remembered */
 
 struct grant {
 	struct obj obj;
@@ -105,7 +105,7 @@ struct service {
 	Kvt__Op op;
 	bool final, silent; /* silent: the opener does not want to hear of it */
 	uint64_t after, bytes, pieces;
-	struct side_part parts[KVT_PARTS_MAX];
+	struct side_part *parts;
 	uint32_t n_parts;
 	const struct net_ops *net;
 	const struct net_plan *plan;
@@ -142,6 +142,7 @@ struct grants {
 	struct ended *ended;
 	struct ended_list ended_order;
 	uint32_t n_ended;
+	struct event *purge; /* when the oldest end is forgotten; not pending without one */
 };
 
 /* grant.c */

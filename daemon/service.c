@@ -224,6 +224,7 @@ static void service_free(struct service *s)
 	if (s->start)
 		kvt__peer__xfer_start__free_unpacked(s->start, NULL);
 	free(s->note);
+	free(s->parts);
 	side_map_free(&s->map);
 	peer_put(s->peer);
 	loop_bury(d, s, free);
@@ -383,6 +384,9 @@ static enum kvt_status take_parts(struct service *s, const Kvt__Peer__XferStart 
 	if (m->n_parts && push != g->writes)
 		return kvt_fail(e, KVT_PERMISSION, "the grant is for %s",
 				g->writes ? "writing: push to it" : "reading: pull from it");
+	s->parts = m->n_parts ? kvtd_calloc(m->n_parts, sizeof(*s->parts)) : NULL;
+	if (m->n_parts && !s->parts)
+		return kvt_fail_nomem(e, "transfer");
 	for (size_t i = 0; i < m->n_parts; i++) {
 		const Kvt__Peer__XferPart *w = m->parts[i];
 		struct side_part *p = &s->parts[i];

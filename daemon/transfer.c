@@ -738,6 +738,7 @@ void transfer_free(struct transfer *t)
 		event_free(t->timer);
 	if (t->path_timer)
 		event_free(t->path_timer);
+	free(t->parts);
 	free(t->note);
 	free(t->far_note);
 	loop_bury(d, t, free);

@@ -37,7 +37,7 @@ struct transfer {
 	bool final, retry;
 	uint8_t priority;
 	struct hold *hold; /* NULL before and after */
-	struct xfer_part parts[KVT_PARTS_MAX];
+	struct xfer_part *parts;
 	uint32_t n_parts; /* with a reference on their caches */
 	struct block_lists lists;
 	uint64_t bytes, pieces, spans, request_bytes;

@@ -125,6 +125,9 @@ static enum kvt_status take_parts(struct transfer *t, const Kvt__TransferStart *
 					     m->parts[i]->list_blocks };
 	if (block_lists_read(&t->lists, t->client, refs, m->n_parts, fds, e))
 		return e->status;
+	t->parts = m->n_parts ? kvtd_calloc(m->n_parts, sizeof(*t->parts)) : NULL;
+	if (m->n_parts && !t->parts)
+		return kvt_fail_nomem(e, "transfer");
 	for (size_t i = 0; i < m->n_parts; i++) {
 		snprintf(what, sizeof(what), "part %zu", i);
 		if (take_part(t, m->parts[i], &refs[i], what, e))
@@ -190,6 +193,7 @@ static void discard(struct transfer *t)
 	if (t->timer)
 		event_free(t->timer);
 	free(t->note);
+	free(t->parts);
 	free(t);
 }
 

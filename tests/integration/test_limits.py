@@ -40,3 +40,20 @@ def test_one_dial_for_many_tokens(kvtd, actor):
     for i in range(40):
         assert reader.wait(f"x{i}") == "OK"
     reader.ok("check 5 B:0-39")
+
+
+def test_memory_of_ends_is_given_back(kvtd, actor):
+    """Ended grants are remembered for token_keep; a daemon that is idle after a load is small again."""
+    d = kvtd(config="grants { token_keep = 1s }")
+    a = actor(d)
+    a.cache("A", 8, 1, 4096)
+    a.cache("B", 8, 1, 4096)
+    for i in range(3000):
+        token = a.grant(f"g{i}", "read A:0")
+        assert a.run(f"x{i}", "pull", token, "B:0 final") == "OK"
+        assert a.gwait(f"g{i}") == "OK"
+        for what in ("gfree g", "free x"):
+            a.ok(f"{what}{i}")
+    assert a.ok(f"tstatus {token}").text == "ENDED OK"
+    wait_until("the ends are forgotten", lambda: a.ok(f"tstatus {token}").text == "UNKNOWN OK")
+    wait_until("the memory is given back", lambda: d.status()["rss_anon_bytes"] < 4 << 20)

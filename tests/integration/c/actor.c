@@ -16,6 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -56,7 +57,8 @@ static void pause_us(uint64_t us)
 	struct timespec ts = { .tv_sec = (time_t)(us / 1000000),
 			       .tv_nsec = (long)(us % 1000000) * 1000 };
 
-	nanosleep(&ts, NULL);
+	if (us)
+		nanosleep(&ts, NULL);
 }
 
 /* ------------------------------------------------------------------ connection */
@@ -160,8 +162,7 @@ static void region_keep(const char *name, struct kvt_region *h, int fd)
 	thing_set(THING_REGION, name, r);
 }
 
-/* region NAME LEN [access=] [tag=] */
-static void do_region(const struct words *w)
+static enum kvt_status alloc(const struct words *w, size_t len)
 {
 	struct kvt_region_opts o = KVT_INIT(o);
 	struct kvt_region *h;
@@ -169,23 +170,23 @@ static void do_region(const struct words *w)
 
 	o.access = (uint32_t)word_num(w, "access", 0);
 	o.tag = word_str(w, "tag", NULL);
-	st = kvt_region_alloc(kvt, strtoull(arg(w, 2), NULL, 0), &o, &h);
+	st = kvt_region_alloc(kvt, len, &o, &h);
 	if (st == KVT_OK)
-		region_keep(arg(w, 1), h, -1);
-	say((int)st);
+		region_keep(w->w[1], h, -1);
+	return st;
 }
 
-/* memfd NAME LEN [access=]: of the caller, who can do with it what he likes */
-static void do_memfd(const struct words *w)
+/* Of the caller, who can do with it what he likes. */
+static enum kvt_status own_memfd(const struct words *w, size_t len)
 {
 	struct kvt_region_opts o = KVT_INIT(o);
-	size_t len = strtoull(arg(w, 2), NULL, 0);
 	int fd = memfd_create("actor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
 	struct kvt_region *h;
 	enum kvt_status st;
 	void *addr;
 
 	o.access = (uint32_t)word_num(w, "access", 0);
+	len = (len + 4095) / 4096 * 4096;
 	if (fd < 0 || ftruncate(fd, (off_t)len) < 0)
 		usage("memfd", strerror(errno));
 	addr = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -193,8 +194,16 @@ static void do_memfd(const struct words *w)
 		usage("mmap", strerror(errno));
 	st = kvt_region_register_memfd(kvt, fd, addr, &o, &h);
 	if (st == KVT_OK)
-		region_keep(arg(w, 1), h, fd);
-	say((int)st);
+		region_keep(w->w[1], h, fd);
+	return st;
+}
+
+/* region NAME LEN [access=] [tag=] [memfd] */
+static void do_region(const struct words *w)
+{
+	size_t len = strtoull(arg(w, 2), NULL, 0);
+
+	say((int)(word_flag(w, "memfd") ? own_memfd(w, len) : alloc(w, len)));
 }
 
 /* punch NAME OFFSET LEN: a hole */
@@ -208,22 +217,33 @@ static void do_punch(const struct words *w)
 	printf("%s %s\n", rc ? "FAILED" : "OK", rc ? strerror(errno) : "");
 }
 
-/* release NAME MS; `forget` keeps the names of its caches unusable */
+/* release NAME MS [keep=NAME2]: a caller's memfd stays mapped under that name */
 static void do_release(const struct words *w)
 {
 	struct region_thing *r = thing(THING_REGION, arg(w, 1));
+	const char *keep = word_str(w, "keep", NULL);
 	enum kvt_status st = kvt_region_release(r->handle, arg_int(w, 2, 10000));
 
 	if (st == KVT_OK) {
 		thing_set(THING_REGION, w->w[1], NULL);
-		if (r->fd >= 0) {
-			munmap(r->addr, r->len);
-			close(r->fd);
+		if (keep && r->fd >= 0) {
+			thing_set(THING_REGION, keep, r);
+		} else {
+			if (r->fd >= 0) {
+				munmap(r->addr, r->len);
+				close(r->fd);
+			}
+			free(r->shadow);
+			free(r);
 		}
-		free(r->shadow);
-		free(r);
 	}
 	say((int)st);
+}
+
+static void do_pause(const struct words *w)
+{
+	pause_us((uint64_t)arg_int(w, 1, 0) * 1000);
+	puts("OK");
 }
 
 /* Creates the cache of `c`, which it takes. */
@@ -255,28 +275,26 @@ static void cache_make(const struct words *w, struct cache_thing *c)
 }
 
 /*
- * cache NAME BLOCKS PLANES BYTES [guard=N] [layout=] [access=] [raw]: with a region NAME of its
- * own, guard bytes before, between and behind the blocks, full of noise unless raw.
+ * cache NAME BLOCKS PLANES BYTES [guard=N] [layout=] [access=] [raw] [memfd]: with a region NAME of
+ * its own, guard bytes before, between and behind the blocks, full of noise unless raw.
  */
 static void do_cache(const struct words *w)
 {
 	struct cache_thing *c = calloc(1, sizeof(*c));
 	uint64_t guard = word_num(w, "guard", 64), bytes = strtoull(arg(w, 4), NULL, 0), plane;
-	struct kvt_region_opts o = KVT_INIT(o);
-	struct kvt_region *h;
 	enum kvt_status st;
 
 	c->n_blocks = (uint32_t)strtoull(arg(w, 2), NULL, 0);
 	c->n_planes = (uint32_t)strtoull(arg(w, 3), NULL, 0);
 	c->planes = calloc(c->n_planes, sizeof(*c->planes));
 	plane = c->n_blocks * (bytes + guard) + guard;
-	o.access = (uint32_t)word_num(w, "access", 0);
-	st = kvt_region_alloc(kvt, plane * c->n_planes, &o, &h);
+	plane *= c->n_planes;
+	st = word_flag(w, "memfd") ? own_memfd(w, plane) : alloc(w, plane);
+	plane /= c->n_planes;
 	if (st != KVT_OK) {
 		say((int)st);
 		return;
 	}
-	region_keep(w->w[1], h, -1);
 	for (uint32_t i = 0; i < c->n_planes; i++)
 		c->planes[i] = (struct plane_thing){
 			.region = thing(THING_REGION, w->w[1]),
@@ -542,16 +560,39 @@ static void do_grant(const struct words *w)
 	printf("OK %s\n", kvt_grant_token(g));
 }
 
-/* What an owner does with its memory once it is his again: then=REGION. */
+/*
+ * What an owner does with its memory once it is his again: then=REGION fills it with noise and
+ * remembers it, vanish=REGION gives all pages of a caller's memfd back to the kernel.
+ */
 static void then(const struct words *w, int st)
 {
-	const char *name = word_str(w, "then", NULL);
+	const char *name = word_str(w, "then", NULL), *gone = word_str(w, "vanish", NULL);
 
-	if (name && st != KVT_PENDING)
+	if (st == KVT_PENDING)
+		return;
+	if (name)
 		region_noise(thing(THING_REGION, name), word_num(w, "seed", 99));
+	if (gone) {
+		struct region_thing *r = thing(THING_REGION, gone);
+
+		if (fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r->len))
+			usage("fallocate", strerror(errno));
+	}
 }
 
-/* gwait NAME [MS] [then=REGION] */
+/* touched REGION MS: OK, or TOUCHED: after vanish= somebody read or wrote */
+static void do_touched(const struct words *w)
+{
+	struct region_thing *r = thing(THING_REGION, arg(w, 1));
+	uint64_t end = now_ms() + (uint64_t)arg_int(w, 2, 0);
+	struct stat sb;
+
+	while (fstat(r->fd, &sb) == 0 && !sb.st_blocks && now_ms() < end)
+		pause_us(500);
+	printf("%s %lld\n", sb.st_blocks ? "TOUCHED" : "OK", (long long)sb.st_blocks);
+}
+
+/* gwait NAME [MS] [then=REGION] [vanish=REGION] [seed=] */
 static void do_gwait(const struct words *w)
 {
 	struct kvt_grant_result r = KVT_INIT(r);
@@ -631,7 +672,7 @@ static void do_xfer(const struct words *w)
 	say((int)st);
 }
 
-/* wait NAME [MS] [then=REGION] */
+/* wait NAME [MS] [then=REGION] [vanish=REGION] [seed=] */
 static void do_wait(const struct words *w)
 {
 	int st = kvt_wait(thing(THING_XFER, arg(w, 1)), arg_int(w, 2, 10000));
@@ -703,18 +744,18 @@ static const struct {
 	const char *name;
 	void (*fn)(const struct words *w);
 } commands[] = {
-	{ "open", do_open },	   { "close", do_close },   { "ticket", do_ticket },
-	{ "event", do_event },	   { "idle", do_idle },	    { "dispatch", do_dispatch },
-	{ "region", do_region },   { "memfd", do_memfd },   { "punch", do_punch },
-	{ "release", do_release }, { "cache", do_cache },   { "cachex", do_cachex },
-	{ "uncache", do_uncache }, { "fill", do_fill },	    { "check", do_check },
-	{ "noise", do_noise },	   { "snap", do_snap },	    { "changed", do_changed },
-	{ "until", do_until },	   { "token", do_token },   { "tstatus", do_tstatus },
-	{ "drop", do_drop },	   { "grant", do_grant },   { "gwait", do_gwait },
-	{ "revoke", do_revoke },   { "extend", do_extend }, { "gfree", do_gfree },
-	{ "xfer", do_xfer },	   { "wait", do_wait },	    { "spin", do_spin },
-	{ "cancel", do_cancel },   { "stats", do_stats },   { "free", do_free },
-	{ "exit", do_exit },
+	{ "open", do_open },	   { "close", do_close },     { "ticket", do_ticket },
+	{ "event", do_event },	   { "idle", do_idle },	      { "dispatch", do_dispatch },
+	{ "region", do_region },   { "pause", do_pause },     { "punch", do_punch },
+	{ "release", do_release }, { "cache", do_cache },     { "cachex", do_cachex },
+	{ "uncache", do_uncache }, { "fill", do_fill },	      { "check", do_check },
+	{ "noise", do_noise },	   { "snap", do_snap },	      { "changed", do_changed },
+	{ "until", do_until },	   { "token", do_token },     { "tstatus", do_tstatus },
+	{ "drop", do_drop },	   { "grant", do_grant },     { "gwait", do_gwait },
+	{ "revoke", do_revoke },   { "extend", do_extend },   { "gfree", do_gfree },
+	{ "xfer", do_xfer },	   { "wait", do_wait },	      { "spin", do_spin },
+	{ "cancel", do_cancel },   { "stats", do_stats },     { "free", do_free },
+	{ "exit", do_exit },	   { "touched", do_touched },
 };
 
 static void run(char *line)

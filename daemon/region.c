@@ -69,7 +69,8 @@ static ProtobufCMessage *obj_row(struct obj *o, struct kvt_arena *a)
 	row->length = r->length;
 	row->access = access + 1;
 	row->state = (char *)(r->poisoned ? "poisoned" : region_state_names[r->state]);
-	row->mapped = r->base != NULL;
+	/* in the other states its memory is a worker's */
+	row->mapped = (r->state == REGION_READY || r->state == REGION_STOPPING) && r->base;
 	row->tag = r->tag;
 	count_users(r, &row->caches, &row->in_use);
 	return &row->base;

@@ -353,9 +353,9 @@ struct kvt_grant_result {
 /*
  * The blocks' bytes are complete in memory when this is called: for memory that a GPU stream
  * writes, the caller has waited for it. EXISTS: the client has a grant under this secret. Blocks
- * for the daemon's answer. If that takes longer than the connection's time-out, the grant may exist:
- * its handle is given out, and should the daemon refuse it after all, that is how it ends. Free with
- * kvt_grant_free.
+ * for the daemon's answer. If that takes longer than the connection's time-out, the grant may
+ * exist: its handle is given out, and should the daemon refuse it after all, that is how it ends.
+ * Free with kvt_grant_free.
  */
 enum kvt_status kvt_grant_create(struct kvt *k, const struct kvt_grant_opts *opts,
 				 struct kvt_grant **out);

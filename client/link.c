@@ -30,6 +30,11 @@ void kvt_unwatch(struct kvt *k, int fd)
 
 /* ------------------------------------------------------------------ out */
 
+static bool is_broken(int rc)
+{
+	return rc == -EPIPE || rc == -ECONNRESET || rc == -ENOTCONN;
+}
+
 static void out_free(struct kvt *k, struct out *o)
 {
 	TAILQ_REMOVE(&k->out, o, link);
@@ -43,7 +48,7 @@ static enum kvt_status queue(struct kvt *k, size_t len, int fd, struct kvt_err *
 {
 	struct out *o;
 
-	if (k->out_bytes + len > KVT_OUT_MAX)
+	if (k->out_bytes + len > KVT_OUT_MAX && !k->closing)
 		return kvt_fail(e, KVT_BUSY,
 				"%zu bytes of requests wait for the daemon to read: at most %d",
 				k->out_bytes, KVT_OUT_MAX);
@@ -62,11 +67,6 @@ static enum kvt_status queue(struct kvt *k, size_t len, int fd, struct kvt_err *
 	k->out_bytes += len;
 	kvt_kick(k);
 	return KVT_OK;
-}
-
-static bool is_broken(int rc)
-{
-	return rc == -EPIPE || rc == -ECONNRESET || rc == -ENOTCONN;
 }
 
 enum kvt_status kvt_send_request(struct kvt *k, const Kvt__Request *q, int fd, struct kvt_err *e)
@@ -88,19 +88,25 @@ enum kvt_status kvt_send_request(struct kvt *k, const Kvt__Request *q, int fd, s
 	if (is_broken(rc)) /* what it said before is still to be read: the next pump does */
 		return kvt_fail(e, KVT_SHUTDOWN, "the daemon at %s went away", k->path);
 	if (rc < 0)
-		return kvt_fail(e, kvt_status_of_errno(-rc), "cannot send to the daemon: %s",
-				strerror(-rc));
+		return kvt_fail(e, rc == -ETOOMANYREFS ? KVT_BUSY : kvt_status_of_errno(-rc),
+				"cannot send to the daemon: %s", strerror(-rc));
 	return KVT_OK;
 }
 
-/* A broken socket is left to receive(), which finds its end. */
+/* A broken socket is left to receive(), which reads what the daemon said before its end. */
 static void flush(struct kvt *k)
 {
 	struct out *o;
 
 	while (k->sock >= 0 && (o = TAILQ_FIRST(&k->out)) != NULL) {
-		if (kvt_send(k->sock, o->data, o->len, &o->fd, o->fd >= 0) == -EAGAIN)
+		int rc = kvt_send(k->sock, o->data, o->len, &o->fd, o->fd >= 0);
+
+		if (rc == -EAGAIN || rc == -ENOMEM || rc == -ETOOMANYREFS || is_broken(rc))
 			break;
+		if (rc < 0) { /* what was promised to be sent never will be */
+			kvt_conn_lost(k, KVT_INTERNAL, "a request cannot be sent", false);
+			break;
+		}
 		out_free(k, o);
 	}
 }

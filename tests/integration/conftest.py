@@ -189,8 +189,8 @@ def kvtd(request, folder):
     for d in daemons:
         try:
             d.check_end()
-        except (AssertionError, OSError) as e:
-            problems.append(str(e))
+        except Exception as e:  # whatever it is, the others are ended, too
+            problems.append(f"{d.name}: {type(e).__name__}: {e}")
         finally:
             d.kill()
     if problems:

@@ -83,6 +83,8 @@ static void finish(struct gopen *o)
 	grant_event(g, how == OPEN_FINAL  ? GRANT_EV_FINAL
 		       : how == OPEN_LOST ? GRANT_EV_LOST
 					  : GRANT_EV_IDLE);
+	if (g->state <= GRANT_HELD)
+		gopen_admit_parked(g);
 }
 
 static void stop_services(struct gopen *o, const struct kvt_err *why, bool silent)
@@ -155,21 +157,47 @@ void gopen_service_gone(struct gopen *o)
 	loop_defer(o->d, &o->kick);
 }
 
+/* Why there is no grant under this key. */
+static void explain_absence(struct kvtd *d, const struct grant_key *key, struct kvt_err *e)
+{
+	const struct ended *n = grant_ended(d, key);
+
+	if (n && n->status == KVT_OK)
+		kvt_fail(e, KVT_NOT_FOUND, "the grant is used up");
+	else if (n)
+		kvt_fail(e, n->status, "the grant has ended: %s", kvt_status_text(n->status));
+	else if (client_find(d, key->client_id))
+		kvt_fail(e, KVT_NOT_FOUND, "no such grant");
+	else if (client_was_here(d, key->client_id))
+		kvt_fail(e, KVT_CLIENT_DIED, "the owner's process is gone");
+	else
+		kvt_fail(e, KVT_NOT_FOUND, "no such client");
+}
+
 /* ---------------------------------------------------------------- parking */
+
+static void refuse_parked(struct gopen *o, const struct kvt_err *why)
+{
+	struct service *s;
+
+	send_opened(o->peer, o->handle, NULL, why);
+	while ((s = TAILQ_FIRST(&o->services)))
+		service_stop(s, why, true);
+	gopen_free(o);
+}
 
 static void on_park_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct gopen *o = arg;
-	struct service *s;
 	struct kvt_err e;
 
 	(void)fd;
 	(void)what;
-	kvt_fail(&e, KVT_NOT_FOUND, "no such grant was created within open_wait");
-	send_opened(o->peer, o->handle, NULL, &e);
-	while ((s = TAILQ_FIRST(&o->services)))
-		service_stop(s, &e, true);
-	gopen_free(o);
+	if (grant_by_key(o->d, &o->key))
+		kvt_fail(&e, KVT_BUSY, "the opener's attempt before is still being fenced");
+	else
+		explain_absence(o->d, &o->key, &e);
+	refuse_parked(o, &e);
 }
 
 static bool park(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
@@ -214,6 +242,17 @@ static bool admissible(const struct grant *g, const struct gopen *o, struct kvt_
 	return true;
 }
 
+/* Its opener has an open that is about to end: the place is as good as free. */
+static bool follows_own(const struct grant *g, const struct gopen *o)
+{
+	const struct gopen *other;
+
+	TAILQ_FOREACH(other, &g->opens, link)
+		if (other->ending && other->peer == o->peer && other->opener == o->opener)
+			return true;
+	return false;
+}
+
 static void admit(struct gopen *o, struct grant *g)
 {
 	if (o->timer) {
@@ -233,7 +272,6 @@ void gopen_admit_parked(struct grant *g)
 {
 	struct grants *gs = g->obj.d->grants;
 	struct gopen *o, *next;
-	struct service *s;
 	struct kvt_err e;
 
 	for (o = TAILQ_FIRST(&gs->parked); o; o = next) {
@@ -241,10 +279,8 @@ void gopen_admit_parked(struct grant *g)
 		if (memcmp(&o->key, &g->key, sizeof(g->key)))
 			continue;
 		if (!admissible(g, o, &e)) {
-			send_opened(o->peer, o->handle, NULL, &e);
-			while ((s = TAILQ_FIRST(&o->services)))
-				service_stop(s, &e, true);
-			gopen_free(o);
+			if (!follows_own(g, o))
+				refuse_parked(o, &e);
 			continue;
 		}
 		TAILQ_REMOVE(&gs->parked, o, link);
@@ -252,23 +288,6 @@ void gopen_admit_parked(struct grant *g)
 		admit(o, g);
 		gopen_service_gone(o);
 	}
-}
-
-/* Why there is no grant under this key. */
-static void explain_absence(struct kvtd *d, const struct grant_key *key, struct kvt_err *e)
-{
-	const struct ended *n = grant_ended(d, key);
-
-	if (n && n->status == KVT_OK)
-		kvt_fail(e, KVT_NOT_FOUND, "the grant is used up");
-	else if (n)
-		kvt_fail(e, n->status, "the grant has ended: %s", kvt_status_text(n->status));
-	else if (client_find(d, key->client_id))
-		kvt_fail(e, KVT_NOT_FOUND, "no such grant");
-	else if (client_was_here(d, key->client_id))
-		kvt_fail(e, KVT_CLIENT_DIED, "the owner's process is gone");
-	else
-		kvt_fail(e, KVT_NOT_FOUND, "no such client");
 }
 
 static struct gopen *make(struct peer *p, const Kvt__Peer__GrantOpen *m, struct kvt_err *e)
@@ -305,10 +324,12 @@ static bool place(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 	struct grant *g = grant_by_key(d, &o->key);
 
 	if (g) {
-		if (!admissible(g, o, e))
-			return false;
-		admit(o, g);
-		return true;
+		if (admissible(g, o, e)) {
+			admit(o, g);
+			return true;
+		}
+		return e->status == KVT_BUSY && follows_own(g, o) &&
+		       park(o, d->conf->fence_timeout, e);
 	}
 	explain_absence(d, &o->key, e);
 	if (e->status != KVT_NOT_FOUND || !wait_ms || !client_find(d, o->key.client_id) ||

@@ -57,3 +57,23 @@ def test_memory_of_ends_is_given_back(kvtd, actor):
     assert a.ok(f"tstatus {token}").text == "ENDED OK"
     wait_until("the ends are forgotten", lambda: a.ok(f"tstatus {token}").text == "UNKNOWN OK")
     wait_until("the memory is given back", lambda: d.status()["rss_anon_bytes"] < 4 << 20)
+
+
+def test_again_at_once_after_cancel(place, actor):
+    """A place that its own opener has just given up is waited for, not BUSY, while it is fenced."""
+    p = place("--fault", "delay-chunk=40", config="transport {\n tcp_chunk = 64KiB\n local_chunk = 64KiB\n}")
+    owner, reader = actor(p.owner), actor(p.reader)
+    owner.cache("A", 16, 1, 65536)
+    reader.cache("B", 16, 1, 65536)
+    owner.ok("fill 5 A:0-15")
+    for i in range(3):
+        token = owner.grant(f"g{i}", "read A:0-15")
+        reader.xfer(f"x{i}", "pull", token, "B:0-15 final")
+        wait_until("bytes move", lambda: any(
+            row.get("moved_bytes") for d in p.daemons for row in d.rows("TRANSFER")))
+        reader.ok(f"cancel x{i}")
+        assert reader.wait(f"x{i}") == "CANCELED"
+        again = reader.run(f"y{i}", "pull", token, "B:15-0 final")
+        assert again == "OK", again.text
+        reader.ok("check 5 B:15-0")
+        assert owner.gwait(f"g{i}") == "OK"

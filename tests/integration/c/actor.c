@@ -169,6 +169,7 @@ static enum kvt_status alloc(const struct words *w, size_t len)
 	enum kvt_status st;
 
 	o.access = (uint32_t)word_num(w, "access", 0);
+	o.flags = word_flag(w, "huge") ? KVT_REGION_HUGE_2M : 0;
 	o.tag = word_str(w, "tag", NULL);
 	st = kvt_region_alloc(kvt, len, &o, &h);
 	if (st == KVT_OK)
@@ -180,13 +181,16 @@ static enum kvt_status alloc(const struct words *w, size_t len)
 static enum kvt_status own_memfd(const struct words *w, size_t len)
 {
 	struct kvt_region_opts o = KVT_INIT(o);
-	int fd = memfd_create("actor", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+	bool huge = word_flag(w, "huge");
+	size_t page = huge ? 2 << 20 : 4096; /* MFD_HUGE_2MB is 21 << 26: linux/memfd.h */
+	int fd = memfd_create("actor", MFD_CLOEXEC | MFD_ALLOW_SEALING |
+					       (huge ? MFD_HUGETLB | (21 << 26) : 0));
 	struct kvt_region *h;
 	enum kvt_status st;
 	void *addr;
 
 	o.access = (uint32_t)word_num(w, "access", 0);
-	len = (len + 4095) / 4096 * 4096;
+	len = (len + page - 1) / page * page;
 	if (fd < 0 || ftruncate(fd, (off_t)len) < 0)
 		usage("memfd", strerror(errno));
 	addr = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -198,7 +202,7 @@ static enum kvt_status own_memfd(const struct words *w, size_t len)
 	return st;
 }
 
-/* region NAME LEN [access=] [tag=] [memfd] */
+/* region NAME LEN [access=] [tag=] [memfd] [huge] */
 static void do_region(const struct words *w)
 {
 	size_t len = strtoull(arg(w, 2), NULL, 0);

@@ -249,29 +249,44 @@ def rounds(w, cause, freeze, n):
     return counted, violations
 
 
-CASES = [(cause, op, freeze) for cause, ops, freezes in (
-    (by_cancel, ("pull", "push"), (at_work, daemon_stopped)),
-    (by_timeout, ("pull", "push"), (at_work, daemon_stopped)),
-    (by_revoke, ("pull", "push"), (at_work, daemon_stopped, client_stopped)),
-    (by_expiry, ("pull", "push"), (at_work, daemon_stopped)),
-    (by_release_of_region, ("pull", "push"), (at_work,)),
+def cases(table):
+    """(place, cause, op, freeze); one daemon that is stopped tells nobody of an end."""
+    all_of = [(path, cause, op, freeze) for path in ("local", "tcp")
+              for cause, ops, freezes in table for op in ops for freeze in freezes
+              if path == "tcp" or freeze is not daemon_stopped]
+    return pytest.mark.parametrize(
+        "place, cause, op, freeze", all_of, indirect=["place"],
+        ids=[f"{p}-{c.__name__}-{o}-{f.__name__}" for p, c, o, f in all_of])
+
+
+BOTH = ("pull", "push")
+CASES = [
+    (by_cancel, BOTH, (at_work, daemon_stopped)),
+    (by_timeout, BOTH, (at_work, daemon_stopped)),
+    (by_revoke, BOTH, (at_work, daemon_stopped, client_stopped)),
+    (by_expiry, BOTH, (at_work, daemon_stopped)),
+    (by_release_of_region, BOTH, (at_work,)),
     (by_opener_death, ("push",), (at_work,)),
     (by_owner_death, ("pull",), (at_work,)),
-    (by_far_daemon_death, ("pull", "push"), (at_work,)),
-    (by_near_daemon_death, ("pull", "push"), (at_work,)),
-) for op in ops for freeze in freezes]
-IDS = [f"{c.__name__}-{op}-{f.__name__}" for c, op, f in CASES]
+    (by_far_daemon_death, BOTH, (at_work,)),
+    (by_near_daemon_death, BOTH, (at_work,)),
+]
+# Not what cannot be seen: a dead daemon does nothing late, nor does one whose far side was stopped
+# long before the end and whose sockets are empty then.
+UNFENCED_CASES = [
+    (by_cancel, BOTH, (at_work, daemon_stopped)),
+    (by_timeout, BOTH, (at_work,)),
+    (by_revoke, BOTH, (at_work, daemon_stopped)),
+    (by_expiry, BOTH, (at_work,)),
+    (by_release_of_region, BOTH, (at_work,)),
+    (by_opener_death, ("push",), (at_work,)),
+    (by_owner_death, ("pull",), (at_work,)),
+]
 
 
-def skip_what_cannot_be(place, freeze):
-    if freeze is daemon_stopped and place.path == "local":
-        pytest.skip("one daemon: stopped, it tells nobody of an end")
-
-
-@pytest.mark.parametrize("cause, op, freeze", CASES, ids=IDS)
+@cases(CASES)
 def test_fence(place, actor, cause, op, freeze):
     p = place(*FENCED, config=CONFIG)
-    skip_what_cannot_be(p, freeze)
     w = World(p, actor, op)
     n = 5
     counted, violations = rounds(w, cause, freeze, n)
@@ -281,22 +296,21 @@ def test_fence(place, actor, cause, op, freeze):
     w.leave()
 
 
-# Not what cannot be seen: a dead daemon does nothing late, nor does one whose far side was stopped
-# long before the end and whose sockets are empty then.
-UNFENCED_CASES = [(c, i) for c, i in zip(CASES, IDS)
-                  if c[0] is not by_near_daemon_death and c[2] is not client_stopped and
-                  not (c[0] in (by_timeout, by_expiry) and c[2] is daemon_stopped)]
-
-
-@pytest.mark.parametrize("cause, op, freeze", [c for c, _ in UNFENCED_CASES],
-                         ids=[i for _, i in UNFENCED_CASES])
+@cases(UNFENCED_CASES)
 def test_of_the_test(place, actor, cause, op, freeze):
     """Without the fence the same rounds must see late bytes."""
     p = place(*UNFENCED, config=CONFIG, check=False)
-    skip_what_cannot_be(p, freeze)
-    if cause is by_far_daemon_death and p.path == "local":
-        pytest.skip("its only daemon is dead")
     w = World(p, actor, op)
     _, violations = rounds(w, cause, freeze, None)
+    assert violations
+    w.leave()
+
+
+@pytest.mark.parametrize("place", ["tcp"], indirect=True)
+@pytest.mark.parametrize("op", BOTH)
+def test_of_the_test_of_a_far_death(place, actor, op):
+    p = place(*UNFENCED, config=CONFIG, check=False)
+    w = World(p, actor, op)
+    _, violations = rounds(w, by_far_daemon_death, at_work, None)
     assert violations
     w.leave()

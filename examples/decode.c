@@ -21,8 +21,9 @@
 #include <poll.h>
 #include "cache_pattern.h"
 
-#define GAP    64 /* guard bytes before each block and behind the last */
-#define CHUNKS 16 /* pulls of a request, so that there is progress to see */
+#define GAP	64 /* guard bytes before each block and behind the last */
+#define CHUNKS	16 /* pulls of a request, so that there is progress to see */
+#define AT_ONCE 4  /* of them */
 
 static struct kvt *kvt;
 static struct kvt_region *region;
@@ -152,36 +153,48 @@ static int claim(const char *token, char *text, size_t len)
 	return status;
 }
 
-/* Pulls the request, a range of its blocks after the other; the last range is the final. */
+/* Starts the pull of blocks [b, b + count) of the request; the last ones are the final. */
+static int pull_some(const char *token, uint32_t b, uint32_t count, struct kvt_xfer **xfer,
+		     char *text, size_t len)
+{
+	struct kvt_xfer_part part = {
+		.cache = cache, .blocks = blocks + b, .n_blocks = count, .first = b
+	};
+	struct kvt_xfer_opts opts = KVT_INIT(opts);
+	int status;
+
+	opts.token = token;
+	opts.parts = &part;
+	opts.n_parts = 1;
+	opts.flags = b + count == n_blocks ? KVT_FINAL : 0;
+	opts.timeout_ms = 60000;
+	status = kvt_pull(kvt, &opts, xfer);
+	if (status != KVT_OK)
+		snprintf(text, len, "%s", kvt_errmsg());
+	return status;
+}
+
+/* Pulls the request in ranges of its blocks, some of them at once. */
 static int pull_all(const char *token, char *text, size_t len)
 {
 	uint64_t first_ns = UINT64_MAX, last_ns = 0, bytes = 0;
 	uint64_t total = (uint64_t)n_blocks * shape->block_bytes * shape->planes;
-	uint32_t n = 0, chunk = (n_blocks + CHUNKS - 1) / CHUNKS;
+	uint32_t b = 0, n = 0, chunk = (n_blocks + CHUNKS - 1) / CHUNKS;
 	struct kvt_xfer_stats st = KVT_INIT(st);
 	struct kvt_xfer *xfer[CHUNKS];
 	int status = KVT_OK;
 	char path[16] = "";
 
-	for (uint32_t b = 0; b < n_blocks && status == KVT_OK; b += chunk) {
-		uint32_t count = b + chunk < n_blocks ? chunk : n_blocks - b;
-		struct kvt_xfer_part part = {
-			.cache = cache, .blocks = blocks + b, .n_blocks = count, .first = b
-		};
-		struct kvt_xfer_opts opts = KVT_INIT(opts);
+	for (uint32_t i = 0;; i++) {
+		while (status == KVT_OK && b < n_blocks && n < i + AT_ONCE) {
+			uint32_t count = b + chunk < n_blocks ? chunk : n_blocks - b;
 
-		opts.token = token;
-		opts.parts = &part;
-		opts.n_parts = 1;
-		opts.flags = b + count == n_blocks ? KVT_FINAL : 0;
-		opts.timeout_ms = 60000;
-		status = kvt_pull(kvt, &opts, &xfer[n]);
-		if (status == KVT_OK)
-			n++;
-		else
-			snprintf(text, len, "%s", kvt_errmsg());
-	}
-	for (uint32_t i = 0; i < n; i++) {
+			status = pull_some(token, b, count, &xfer[n], text, len);
+			n += status == KVT_OK;
+			b += count;
+		}
+		if (i == n)
+			break;
 		int end = kvt_wait(xfer[i], -1);
 
 		if (kvt_xfer_get_stats(xfer[i], &st) == KVT_OK && end == KVT_OK) {

@@ -138,8 +138,6 @@ static void hear(struct worker *w)
 		printf("%s: %" PRIu64 " bytes are right, and so are %" PRIu64 " guard bytes\n",
 		       w->name, a, b);
 	} else if (strcmp(line, "done") == 0) {
-		clear_progress();
-		printf("%s: DONE\n", w->name);
 		w->ended = 1;
 		w->status = KVT_OK;
 	} else if (sscanf(line, "failed %d %599[^\n]", &w->status, text) >= 1) {
@@ -209,6 +207,9 @@ static int request(void)
 			dropped = 1;
 		}
 	}
+	for (int i = 0; i < WORKERS; i++)
+		if (workers[i].status == KVT_OK)
+			printf("%s: DONE\n", workers[i].name);
 	if (opener->status == KVT_OK || worth_a_retry(owner->status))
 		return owner->status;
 	return opener->status;

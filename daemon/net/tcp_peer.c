@@ -191,8 +191,15 @@ void tcp_peer_del(struct peer *p)
 bool tcp_peer_ready(struct peer *p, char *why, size_t len)
 {
 	struct tcp_peer *tp = tcp_peer_of(p);
+	bool any = false;
 
-	if (p->data_connections)
+	/* not by p->data_connections: a thread may have found them all broken a moment ago */
+	if (tp) {
+		pthread_mutex_lock(&tp->lock);
+		any = !TAILQ_EMPTY(&tp->conns);
+		pthread_mutex_unlock(&tp->lock);
+	}
+	if (any)
 		return true;
 	if (p->self)
 		snprintf(why, len, "both ends are on this node");
@@ -214,10 +221,10 @@ static void conn_free(struct tcp_conn *c)
 static void conns_changed(struct tcp_peer *tp, int by)
 {
 	struct peer *p = tp->peer;
-	bool was = p->data_connections > 0;
 
 	p->data_connections += (uint32_t)by;
-	if (!tp->gone && was != (p->data_connections > 0))
+	/* the one that is up may be the first, though the last is not known to be down */
+	if (!tp->gone && (by > 0 || !p->data_connections))
 		peer_path_changed(p);
 }
 

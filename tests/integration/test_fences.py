@@ -232,11 +232,12 @@ def rounds(w, cause, freeze, n):
     """(rounds that count, violations) of n rounds; with n None until a violation is seen."""
     counted = violations = 0
     for i in range(n or 10):
-        w.revive()
         try:
+            w.revive()
             counts, expected, status, violated = cause(w, freeze)
         except AssertionError:
-            if n is None and crashed(w):
+            if n is None:
+                wait_until("it is known that it crashed", lambda: crashed(w))
                 return 0, 1
             raise
         assert status in (expected, "OK") if n else True, f"{status!r}, not {expected}"

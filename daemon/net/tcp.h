@@ -74,6 +74,7 @@ struct tcp_peer {
 	LIST_ENTRY(tcp_peer) link;
 	uint32_t refs; /* jobs, connections, the peer itself */
 	bool gone;
+	bool ready; /* has connections, as the users of the path know it; the loop's */
 	struct tcp_stream *streams; /* of a peer that we dialled */
 	uint32_t n_streams;
 	char why[KVT_ERR_TEXT]; /* there is no connection */

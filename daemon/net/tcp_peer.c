@@ -188,19 +188,25 @@ void tcp_peer_del(struct peer *p)
 	tcp_peer_put(tp);
 }
 
+/* Not by the loop's count: threads may have found all connections broken a moment ago. */
+static bool has_conns(struct tcp_peer *tp)
+{
+	bool any;
+
+	pthread_mutex_lock(&tp->lock);
+	any = !TAILQ_EMPTY(&tp->conns);
+	pthread_mutex_unlock(&tp->lock);
+	return any;
+}
+
 bool tcp_peer_ready(struct peer *p, char *why, size_t len)
 {
 	struct tcp_peer *tp = tcp_peer_of(p);
-	bool any = false;
 
-	/* not by p->data_connections: a thread may have found them all broken a moment ago */
-	if (tp) {
-		pthread_mutex_lock(&tp->lock);
-		any = !TAILQ_EMPTY(&tp->conns);
-		pthread_mutex_unlock(&tp->lock);
-	}
-	if (any)
+	if (tp && has_conns(tp))
 		return true;
+	if (tp)
+		tp->ready = false; /* who asks now waits to be told */
 	if (p->self)
 		snprintf(why, len, "both ends are on this node");
 	else
@@ -220,12 +226,12 @@ static void conn_free(struct tcp_conn *c)
 
 static void conns_changed(struct tcp_peer *tp, int by)
 {
-	struct peer *p = tp->peer;
+	bool ready = has_conns(tp), was = tp->ready;
 
-	p->data_connections += (uint32_t)by;
-	/* the one that is up may be the first, though the last is not known to be down */
-	if (!tp->gone && (by > 0 || !p->data_connections))
-		peer_path_changed(p);
+	tp->peer->data_connections += (uint32_t)by;
+	tp->ready = ready;
+	if (!tp->gone && ready != was)
+		peer_path_changed(tp->peer);
 }
 
 static void conn_down(struct loop_call *call)

@@ -297,21 +297,28 @@ def test_fence(place, actor, cause, op, freeze):
     w.leave()
 
 
+def sees_it(p, actor, op, cause, freeze):
+    """Whether the rounds see what a missing fence does: late bytes, or a daemon that touched memory
+    that was unmapped already."""
+    w = World(p, actor, op)
+    try:
+        _, violations = rounds(w, cause, freeze, None)
+    except AssertionError:
+        if all(d.alive for d in p.daemons):
+            raise
+        return True
+    w.leave()
+    return violations > 0
+
+
 @cases(UNFENCED_CASES)
 def test_of_the_test(place, actor, cause, op, freeze):
     """Without the fence the same rounds must see late bytes."""
-    p = place(*UNFENCED, config=CONFIG, check=False)
-    w = World(p, actor, op)
-    _, violations = rounds(w, cause, freeze, None)
-    assert violations
-    w.leave()
+    assert sees_it(place(*UNFENCED, config=CONFIG, check=False), actor, op, cause, freeze)
 
 
 @pytest.mark.parametrize("place", ["tcp"], indirect=True)
 @pytest.mark.parametrize("op", BOTH)
 def test_of_the_test_of_a_far_death(place, actor, op):
-    p = place(*UNFENCED, config=CONFIG, check=False)
-    w = World(p, actor, op)
-    _, violations = rounds(w, by_far_daemon_death, at_work, None)
-    assert violations
-    w.leave()
+    assert sees_it(place(*UNFENCED, config=CONFIG, check=False), actor, op, by_far_daemon_death,
+                   at_work)

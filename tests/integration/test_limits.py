@@ -1,5 +1,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Limits on transfers: bytes in flight, and connections that are being made for a client."""
+import os
+
+import pytest
+
 from actors import actor, place  # noqa: F401
 from conftest import wait_until
 
@@ -42,6 +46,7 @@ def test_one_dial_for_many_tokens(kvtd, actor):
     reader.ok("check 5 B:0-39")
 
 
+@pytest.mark.skipif("KVT_SANITIZE" in os.environ, reason="sanitizers use memory of their own")
 def test_memory_of_ends_is_given_back(kvtd, actor):
     """Ended grants are remembered for token_keep; a daemon that is idle after a load is small again."""
     d = kvtd(config="grants { token_keep = 1s }")

@@ -458,3 +458,150 @@ def test_many_hand_overs_at_once(place, actor, seeded):
     for r in readers:
         r.ok("changed B B:0-63")
     owner.ok("changed A A:0-191")
+
+
+def test_failed_layer(place, actor):
+    """A layer that fails takes the final behind it along: no DONE without all of it. Then it is
+    pushed again."""
+    p = place("--fault", "delay-chunk=10", config="""
+        transport {\n local_chunk = "4 KiB"\n tcp_chunk = "4 KiB"\n}""")
+    owner, reader = pair(p, actor, n=8, planes=6)
+    reader.ok("fill 1 B:0-7")
+    token = owner.grant("g", "write A:0-7")
+
+    def layer(i, name, more=""):
+        reader.xfer(name, "push", token, f"B:0-7:planes={i}+1:far={i} {more}")
+
+    assert reader.run("c", "claim", token) == "OK"
+    for i in range(6):
+        layer(i, f"x{i}", "final" * (i == 5))
+    reader.ok("cancel x3")
+    assert reader.wait("x3") == "CANCELED"
+    end = reader.wait("x5")
+    assert end == "CANCELED" and "before it failed" in end.text, end
+    for i in (0, 1, 2, 4):
+        assert reader.wait(f"x{i}") == "OK"
+    assert owner.gwait("g", 0) == "PENDING"
+    layer(3, "y3")
+    layer(5, "y5", "final")
+    assert reader.wait("y5") == "OK" and reader.wait("y3") == "OK"
+    done(owner, "g")
+    owner.ok("check 1 A:0-7")
+    owner.ok("changed A A:0-7")
+
+
+def test_final_waits_for_its_layers(place, actor):
+    """The final is small and its bytes are there long before those of the others."""
+    p = place("--fault", "delay-chunk=5", config="""
+        transport {\n local_chunk = "4 KiB"\n tcp_chunk = "4 KiB"\n}""")
+    owner, reader = pair(p, actor, n=16, planes=4)
+    reader.ok("fill 1 B:0-15")
+    token = owner.grant("g", "write A:0-15")
+    for i in range(3):
+        reader.xfer(f"x{i}", "push", token, f"B:0-15:planes={i}+1:far={i} priority=2")
+    reader.xfer("last", "push", token, "B:0-15:planes=3+1:far=3 final priority=1")
+    done(owner, "g")
+    owner.ok("check 1 A:0-15")
+    assert [reader.wait(x) for x in ("x0", "x1", "x2", "last")] == ["OK"] * 4
+
+
+def test_what_is_queued_behind_a_final(place, actor):
+    p = place()
+    owner, reader = pair(p, actor)
+    owner.ok("fill 1 A:0-7")
+    token = owner.grant("g", "read A:0-7")
+    reader.xfer("x", "pull", token, "B:0-7 final")
+    reader.xfer("y", "pull", token, "B:8-15")
+    assert reader.wait("x") == "OK"
+    end = reader.wait("y")
+    assert end in ("NOT_FOUND", "OK", "BUSY"), end  # it may have come before it
+    reader.ok("check 1 B:0-7")
+    done(owner, "g")
+
+
+def test_readers_beside_one_another(place, actor):
+    """Eight readers of one grant at once, each with its own range and final."""
+    p = place()
+    owner = actor(p.owner)
+    owner.cache("A", 64, 3, 2048)
+    owner.ok("fill 1 A:0-63")
+    token = owner.grant("g", "read A:0-63 readers=8")
+    readers = [actor(p.reader) for _ in range(8)]
+    for i, r in enumerate(readers):
+        r.cache("B", 8, 3, 2048)
+        r.xfer("x", "pull", token, f"B:7-0:first={i * 8} final")
+    for i, r in enumerate(readers):
+        assert r.wait("x") == "OK"
+        r.ok(f"check 1 B:7-0:first={i * 8}")
+        r.ok("changed B B:0-7")
+    done(owner, "g", finals=8)
+
+
+def test_same_client_both_ends(place, actor):
+    """A client that pulls from its own grant, into other blocks of the same cache."""
+    p = place()
+    owner, _ = pair(p, actor)
+    owner.ok("fill 1 A:0-3")
+    token = owner.grant("g", "read A:0-3")
+    assert owner.run("x", "pull", token, "A:8-11 final") == "OK"
+    owner.ok("check 1 A:8-11")
+    done(owner, "g")
+    owner.ok("check 1 A:0-3")
+    owner.ok("changed A A:0-3 A:8-11")
+
+
+def test_wrong_direction_and_access(place, actor):
+    p = place()
+    owner, reader = pair(p, actor)
+    readable, writable = owner.grant("r", "read A:0"), owner.grant("w", "write A:1")
+    for n, (op, token) in enumerate((("push", readable), ("pull", writable))):
+        end = reader.run(f"x{n}", op, token, "B:0 final")
+        assert end == "PERMISSION" and "grant is for" in end.text, end
+    owner.cache("L", 4, 1, 4096, "access=1")  # local alone
+    owner.cache("R", 4, 1, 4096, "access=3")
+    for what in ("read L:0", "write L:0", "write R:0"):
+        refused = owner(f"grant g {what}")
+        assert refused == "PERMISSION" and "remote" in refused.text, refused
+    reader.cache("N", 4, 1, 4096, "access=6")  # not for its own transfers
+    end = reader.run("n", "pull", owner.grant("g", "read R:0"), "N:0 final")
+    assert end == "PERMISSION" and "local" in end.text, end
+
+
+@pytest.mark.parametrize("what, status, text", [
+    ("B:0-7:first=1", "INVALID", "only 8 blocks"),
+    ("B:0-7:step=2", "INVALID", "only 8 blocks"),
+    ("B:0:first=18446744073709551615", "INVALID", ""),
+    ("B:0,1:step=18446744073709551615", "INVALID", ""),
+    ("B:0:gp=1", "INVALID", "only 1 part"),
+    ("B:0:far=1", "INVALID", "planes"),
+    ("B:0:planes=3", "INVALID", "planes"),
+    ("B:0:planes=1+3", "INVALID", "planes"),
+    ("B:0,0", "INVALID", "block 0"),
+    ("B:16", "INVALID", "block 16"),
+    ("B:4294967295", "INVALID", "block 4294967295"),
+    ("S:0", "INVALID", "4095"),
+    ("L:0", "INVALID", "layout"),
+    ("B:0:slice=4090/0/7/1/0/0", "INVALID", "slice"),
+    ("B:0:slice=0/4090/7/1/0/0", "INVALID", "slice"),
+    ("B:0:slice=0/0/1/2/18446744073709551615/0", "INVALID", "slice"),
+    ("B:0:slice=0/0/8/4/8/4", "INVALID", ""),  # runs over one another in the destination
+    ("B:0:slice=0/0/18446744073709551615/1/0/0", "INVALID", "slice"),
+    ("B:0:slice=0/0/1/0/0/0", "INVALID", ""),
+    ("B:0:slice=0/0/1/4294967295/0/1", "INVALID", ""),
+])
+def test_ranges_that_do_not_fit(place, actor, what, status, text):
+    """Each is refused with what was wrong, uses nothing and touches nothing."""
+    p = place()
+    owner, reader = pair(p, actor, options="layout=llama3/bf16")
+    reader.cache("S", 4, 3, 4095)
+    reader.cache("L", 4, 3, 4096, "layout=llama3/fp8")
+    reader.ok("snap S")
+    owner.ok("fill 1 A:0-7")
+    token = owner.grant("g", "read A:0-7")
+    end = reader.run("x", "pull", token, f"{what} final")
+    assert end == status and text in end.text, end
+    for region in "BSL":
+        reader.ok(f"changed {region}")
+    assert reader.run("y", "pull", token, "B:0-7 final") == "OK"
+    reader.ok("check 1 B:0-7")
+    done(owner, "g")

@@ -238,15 +238,30 @@ bool ext_continues(const struct ext_map *m, uint64_t pos)
 	return cursor_addr(&it, &m->parts[part], &m->parts[part].planes[plane]) == s.addr + 1;
 }
 
+/* Without a walk over the runs: a slice can have billions of them. */
+static uint64_t plane_spans(const struct ext_part *p, const struct ext_plane *pl)
+{
+	uint64_t run = run_bytes(p, pl), runs = part_runs(p), n;
+	uint64_t reach =
+		(runs - 1) * p->slice.stride + run; /* from a block's first run to its end */
+
+	n = p->n_blocks * (p->slice.stride == run ? 1 : runs);
+	for (uint64_t i = 1; i < p->n_blocks; i++)
+		n -= p->blocks[i - 1] * pl->stride + reach == p->blocks[i] * pl->stride;
+	return n;
+}
+
 uint64_t ext_count_spans(const struct ext_map *m)
 {
-	struct ext_iter it;
-	struct ext_span s;
 	uint64_t n = 0;
 
-	ext_seek(&it, m, 0);
-	while (ext_next(&it, UINT64_MAX, &s))
-		n++;
+	for (uint32_t i = 0; i < m->n_parts; i++) {
+		const struct ext_part *p = &m->parts[i];
+
+		for (uint32_t k = 0; k < p->n_planes; k++)
+			if (p->plane_start[k] != p->plane_start[k + 1])
+				n += plane_spans(p, &p->planes[k]);
+	}
 	return n;
 }
 

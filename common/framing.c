@@ -81,6 +81,7 @@ ssize_t kvt_recv(int sock, void *buf, size_t len, struct kvt_fds *fds)
 	int fit;
 
 	fds->n = 0;
+	fds->whole = 0;
 	/*
 	 * A close with datagrams unread is a reset at our end, told once and before what was sent
 	 * earlier: that is still there, and then the end.
@@ -93,6 +94,7 @@ ssize_t kvt_recv(int sock, void *buf, size_t len, struct kvt_fds *fds)
 	fit = collect_fds(&mh, fds);
 	if (!fit || (mh.msg_flags & (MSG_TRUNC | MSG_CTRUNC))) {
 		kvt_fds_close(fds);
+		fds->whole = mh.msg_flags & MSG_TRUNC ? 0 : n;
 		return -EMSGSIZE;
 	}
 	if (n == 0)

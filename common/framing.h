@@ -18,6 +18,7 @@
 struct kvt_fds {
 	int n;
 	int fd[KVT_FDS_MAX];
+	size_t whole; /* of kvt_recv */
 };
 
 /* Takes fd i out of the set: the caller owns it then. -1 if there is none or it was taken. */
@@ -28,7 +29,9 @@ void kvt_fds_close(struct kvt_fds *f);
 /*
  * One datagram. Returns its bytes, 0 at the end of the stream (or an empty datagram: the same to
  * us), -EAGAIN, or another -errno that loses the connection. -EMSGSIZE: longer than len or its
- * control part was cut; all its fds are closed and the connection is still in step.
+ * control part was cut; all its fds are closed and the connection is still in step. It was cut
+ * alone (this process has no fds left) if fds->whole is not 0: as many bytes of the message are in
+ * buf.
  */
 ssize_t kvt_recv(int sock, void *buf, size_t len, struct kvt_fds *fds);
 

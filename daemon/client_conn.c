@@ -10,10 +10,13 @@
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+#include "alloc.h"
 #include "kvtd.h"
+#include "region.h"
 #include "request.h"
 
 #define READS_PER_TURN	64
+#define TURN_NS		2000000 /* of reading; a request with a long list takes more by itself */
 #define EVENTS_PER_TURN 256
 #define OUT_FULL	(1 << 20)
 #define OUT_DRAINED	(256 << 10)
@@ -42,7 +45,7 @@ static void cconn_broken(struct client_conn *k, int err)
 
 static void cconn_enqueue(struct client_conn *k, const uint8_t *data, size_t len, int fd)
 {
-	struct out_msg *m = malloc(sizeof(*m) + len);
+	struct out_msg *m = kvtd_calloc(1, sizeof(*m) + len);
 
 	if (!m) {
 		cconn_broken(k, -ENOMEM);
@@ -101,7 +104,7 @@ static bool flush_queue(struct client_conn *k)
 	return true;
 }
 
-/* One event into the socket: 1 gone, 0 not now. */
+/* One event into the socket: 1 gone, 0 not now: there is no room, or no memory to write it down. */
 static int send_event(struct client_conn *k, struct client_event *e)
 {
 	struct clients *all = k->c->d->clients;
@@ -112,6 +115,8 @@ static int send_event(struct client_conn *k, struct client_event *e)
 
 	kvt_arena_reset(&all->out);
 	e->fill(e, &ev, &all->out);
+	if (ev.body_case == KVT__EVENT__BODY__NOT_SET)
+		return 0;
 	m.body_case = KVT__FROM_DAEMON__BODY_EVENT;
 	m.event = &ev;
 	len = kvt__from_daemon__get_packed_size(&m);
@@ -233,8 +238,8 @@ void client_reply(struct client *c, uint64_t id, const struct kvt_err *e, const 
 
 static bool park(struct client_conn *k, const uint8_t *buf, size_t len, struct kvt_fds *fds)
 {
-	k->parked = malloc(len);
-	k->parked_fds = malloc(sizeof(*fds));
+	k->parked = kvtd_calloc(1, len);
+	k->parked_fds = kvtd_calloc(1, sizeof(*fds));
 	if (!k->parked || !k->parked_fds) {
 		free(k->parked);
 		free(k->parked_fds);
@@ -281,6 +286,30 @@ static void handle(struct client_conn *k, const uint8_t *buf, size_t len, struct
 	send_reply(k, &r, q->id, st, e.text, st == KVT_OK ? k->reply_fd : -1);
 }
 
+/* A datagram that could not be taken as it is; whole: bytes of it, if only its fds are lost. */
+static void refuse_datagram(struct client_conn *k, const uint8_t *buf, size_t whole)
+{
+	struct clients *all = k->c->d->clients;
+	Kvt__Reply r = KVT__REPLY__INIT;
+	Kvt__Request *q = NULL;
+	struct kvt_err e;
+
+	kvt_arena_reset(&all->in);
+	if (whole)
+		q = kvt__request__unpack(&all->in.pb, whole, buf);
+	if (!q) {
+		send_reply(k, &r, 0, KVT_INVALID,
+			   "a message is longer than 65536 bytes or carries too many fds", -1);
+		return;
+	}
+	/* its sender waits for it, or for the end of what it names */
+	kvt_fail(&e, KVT_QUOTA, "the daemon has no free file descriptors");
+	r.handle = request_handle(q);
+	if (q->body_case == KVT__REQUEST__BODY_REGION_FDS)
+		region_fds_lost(k->c, r.handle, &e);
+	send_reply(k, &r, q->id, e.status, e.text, -1);
+}
+
 /* One datagram from the socket; false: no more for now. */
 static bool read_one(struct client_conn *k)
 {
@@ -291,10 +320,7 @@ static bool read_one(struct client_conn *k)
 	if (n == -EAGAIN)
 		return false;
 	if (n == -EMSGSIZE) {
-		Kvt__Reply r = KVT__REPLY__INIT;
-
-		send_reply(k, &r, 0, KVT_INVALID,
-			   "a message is longer than 65536 bytes or carries too many fds", -1);
+		refuse_datagram(k, all->buf_in, fds.whole);
 		return true;
 	}
 	if (n <= 0) {
@@ -309,11 +335,14 @@ static bool read_one(struct client_conn *k)
 void cconn_on_readable(evutil_socket_t fd, short what, void *arg)
 {
 	struct client_conn *k = arg;
+	uint64_t until;
 
 	(void)fd;
 	(void)what;
+	until = now_ns() + TURN_NS;
 	for (int i = 0; i < READS_PER_TURN; i++) {
-		if (k->c->state == CLIENT_CLOSING || k->full || k->parked || !read_one(k))
+		if (k->c->state == CLIENT_CLOSING || k->full || k->parked || !read_one(k) ||
+		    now_ns() >= until)
 			return;
 	}
 }

@@ -38,7 +38,7 @@ void client_key(struct kvtd *d, uint64_t id, uint8_t out[KEY_BYTES])
 }
 
 /* The process that a pidfd is of; 0: it is not in our pid namespace, -1: it is dead, -EINVAL: it is
- * no pidfd. */
+ * no pidfd, or another -errno: it cannot be looked at. */
 static int pidfd_pid(int fd)
 {
 	char path[64], line[128];
@@ -48,7 +48,7 @@ static int pidfd_pid(int fd)
 	snprintf(path, sizeof(path), "/proc/self/fdinfo/%d", fd);
 	f = fopen(path, "re");
 	if (!f)
-		return -EINVAL;
+		return -errno;
 	while (fgets(line, sizeof(line), f)) {
 		if (sscanf(line, "Pid: %d", &pid) == 1)
 			break;
@@ -75,6 +75,9 @@ static enum kvt_status watch_process(struct client *c, struct kvt_fds *fds, stru
 
 	if (pid == -EINVAL)
 		return kvt_fail(e, KVT_INVALID, "the fd of Hello is not a pidfd");
+	if (pid < -1)
+		return kvt_fail(e, kvt_status_of_errno(-pid),
+				"the pidfd of Hello cannot be looked at: %s", strerror(-pid));
 	if (pid != c->pid)
 		return kvt_fail(e, KVT_INVALID,
 				"the pidfd of Hello is of process %d, the connection of process %d",

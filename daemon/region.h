@@ -38,6 +38,8 @@ struct region {
 struct region *region_find(struct client *c, uint64_t handle); /* READY or not; or NULL */
 /* Memory of it faulted in a transfer: no new use; logged once. */
 void region_poison(struct region *r);
+/* The fds of a registration did not get through: its commit fails with e. */
+void region_fds_lost(struct client *c, uint64_t handle, const struct kvt_err *e);
 /* Users of a cache over a region that is STOPPING have come down to 0. */
 void region_users_gone(struct client *c);
 void regions_client_gone(struct client *c);

@@ -181,6 +181,14 @@ static enum kvt_status find_new(struct client *c, uint64_t handle, bool forget, 
 	return KVT_OK;
 }
 
+void region_fds_lost(struct client *c, uint64_t handle, const struct kvt_err *e)
+{
+	struct region *r = region_find(c, handle);
+
+	if (r && r->state == REGION_NEW)
+		r->priv->err = *e; /* the commit fails with it */
+}
+
 int req_region_fds(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *rep,
 		   struct kvt_arena *a, struct kvt_err *e)
 {

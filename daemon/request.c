@@ -72,6 +72,19 @@ static enum kvt_status check_fds(const struct request_row *row, int n, struct kv
 			row->fds_min, row->fds_max);
 }
 
+/* Every member of the union is a pointer to the body. */
+static uint64_t handle_of(const struct request_row *row, const Kvt__Request *q)
+{
+	return row->handle ? *(const uint64_t *)((const char *)q->hello + row->handle) : 0;
+}
+
+uint64_t request_handle(const Kvt__Request *q)
+{
+	const struct request_row *row = find_row(q->body_case);
+
+	return row ? handle_of(row, q) : 0;
+}
+
 int request_dispatch(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
 		     struct kvt_arena *a, struct kvt_err *e)
 {
@@ -83,9 +96,7 @@ int request_dispatch(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 				q->base.unknown_fields[0].tag);
 	if (!row)
 		return kvt_fail(e, KVT_INVALID, "the request is empty");
-	/* every member of the union is a pointer to the body */
-	if (row->handle)
-		r->handle = *(const uint64_t *)((const char *)q->hello + row->handle);
+	r->handle = handle_of(row, q);
 	if (c->state == CLIENT_NEW && row->fn != req_hello)
 		return kvt_fail(e, KVT_INVALID, "%s came before Hello", row->name);
 	if (!(row->roles & (c->admin ? ROLE_ADMIN : ROLE_CLIENT)))

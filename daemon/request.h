@@ -36,6 +36,9 @@ struct request_row {
 extern const struct request_row request_table[];
 extern const unsigned request_table_rows;
 
+/* The handle of the object that q names, or 0. */
+uint64_t request_handle(const Kvt__Request *q);
+
 /* Looks the row up, checks role, Hello and fds, calls it. Same result as request_fn. */
 int request_dispatch(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
 		     struct kvt_arena *a, struct kvt_err *e);

@@ -295,6 +295,14 @@ static void stop_queued(struct hold *h)
 	}
 }
 
+/* Of a client that is going, the first transfer to end may be the last: the place is lost then, and
+ * not merely idle. */
+static Kvt__Peer__GrantClose__Reason reason_of(const struct hold *h)
+{
+	return h->client->state == CLIENT_CLOSING ? KVT__PEER__GRANT_CLOSE__REASON__LOST
+						  : KVT__PEER__GRANT_CLOSE__REASON__IDLE;
+}
+
 void hold_transfer_ended(struct hold *h, struct transfer *t)
 {
 	struct transfer *later = TAILQ_NEXT(t, link);
@@ -312,7 +320,7 @@ void hold_transfer_ended(struct hold *h, struct transfer *t)
 		stop_later_finals(h, t, later);
 		if (h->state != HOLD_DEAD && TAILQ_EMPTY(&h->transfers) && !h->claimed) {
 			if (h->peer)
-				send_close(h, KVT__PEER__GRANT_CLOSE__REASON__IDLE, &t->end);
+				send_close(h, reason_of(h), &t->end);
 			die(h);
 		}
 	}

@@ -93,7 +93,8 @@ void block_lists_free(struct block_lists *l)
 	memset(l, 0, sizeof(*l));
 }
 
-/* A bit per block; as large as the largest cache seen, cleared by who sets. */
+/* A bit per block; as large as the largest cache seen, if that is not huge; cleared by who sets. */
+#define SEEN_KEPT 16384 /* words: 1,048,576 blocks */
 static struct {
 	uint64_t *bits;
 	size_t words;
@@ -127,6 +128,11 @@ static enum kvt_status check_unique(const struct cache *k, const uint32_t *block
 	}
 	for (uint64_t j = 0; j < i; j++)
 		seen.bits[blocks[j] / 64] = 0;
+	if (seen.words > SEEN_KEPT) {
+		free(seen.bits);
+		seen.bits = NULL;
+		seen.words = 0;
+	}
 	if (i < n)
 		return kvt_fail(e, KVT_INVALID,
 				"%s: block %u of cache %" PRIu64

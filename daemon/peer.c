@@ -327,7 +327,8 @@ static void self_lose(struct peers *ps)
 	struct peer *self = ps->d->self;
 	struct self_frame *q;
 
-	log_err("peer %s (self): no memory for a frame: all local transfers end", self->node);
+	log_limited(&ps->log_peers, LOG_ERR_,
+		    "peer %s (self): no memory for a frame: all local transfers end", self->node);
 	while ((q = STAILQ_FIRST(&ps->self_queue))) {
 		STAILQ_REMOVE_HEAD(&ps->self_queue, link);
 		free(q);

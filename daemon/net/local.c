@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/random.h>
 #include <uthash.h>
+#include "alloc.h"
 #include "kvtd.h"
 #include "log.h"
 #include "mem/mem.h"
@@ -113,7 +114,7 @@ static void job_unlink(struct net_end *end)
 
 static struct local_job *job_new(struct net_job *job)
 {
-	struct local_job *lj = calloc(1, sizeof(*lj));
+	struct local_job *lj = kvtd_calloc(1, sizeof(*lj));
 
 	if (!lj)
 		return NULL;

@@ -16,6 +16,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "alloc.h"
 #include "net/tcp.h"
 
 enum hs_state {
@@ -292,7 +293,7 @@ static void hs_io(evutil_socket_t fd, short what, void *arg)
 static struct tcp_hs *hs_new(struct tcp *t, struct tcp_stream *s, int fd, enum hs_state state)
 {
 	static const struct timeval limit = { TCP_HANDSHAKE_MS / 1000, 0 };
-	struct tcp_hs *hs = calloc(1, sizeof(*hs));
+	struct tcp_hs *hs = kvtd_calloc(1, sizeof(*hs));
 	int one = 1;
 
 	if (!hs)

@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 #include "mem/mem.h"
+#include "alloc.h"
 #include "net/tcp.h"
 
 #define EVENTS 16
@@ -105,7 +106,7 @@ static void thread_free(struct tcp_thread *th)
 
 static struct tcp_thread *thread_new(struct tcp *t, char *why, size_t len)
 {
-	struct tcp_thread *th = calloc(1, sizeof(*th));
+	struct tcp_thread *th = kvtd_calloc(1, sizeof(*th));
 	struct epoll_event ev = { .events = EPOLLIN };
 	int err = -ENOMEM;
 

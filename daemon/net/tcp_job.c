@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "alloc.h"
 #include "net/tcp.h"
 
 static void activate(struct tcp_job *tj);
@@ -78,7 +79,7 @@ static void job_unlink(struct net_end *end)
 
 static struct tcp_job *job_new(struct net_job *job, struct tcp_peer *tp)
 {
-	struct tcp_job *tj = calloc(1, sizeof(*tj));
+	struct tcp_job *tj = kvtd_calloc(1, sizeof(*tj));
 
 	if (!tj)
 		return NULL;
@@ -104,7 +105,7 @@ static void receiver_start(struct tcp_job *tj)
 	struct tcp_peer *tp = tj->tp;
 	struct tcp_job *other;
 
-	tj->claimed = calloc(1, ((tj->bytes - 1) / tj->chunk + 8) / 8);
+	tj->claimed = kvtd_calloc(1, ((tj->bytes - 1) / tj->chunk + 8) / 8);
 	if (!tj->claimed) {
 		net_end(&tj->end, KVT_NO_MEMORY, "no memory for a receiving job");
 		return;

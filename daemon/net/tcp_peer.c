@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "alloc.h"
 #include "net/tcp.h"
 
 static void stream_dial(struct tcp_stream *s);
@@ -85,7 +86,7 @@ static bool streams_init(struct tcp_peer *tp, uint32_t n)
 		n = 1;
 	if (n > TCP_STREAMS_MAX)
 		n = TCP_STREAMS_MAX;
-	tp->streams = calloc(n, sizeof(*tp->streams));
+	tp->streams = kvtd_calloc(n, sizeof(*tp->streams));
 	if (!tp->streams)
 		return false;
 	for (uint32_t i = 0; i < n; i++) {
@@ -109,7 +110,7 @@ void tcp_peer_add(struct peer *p)
 
 	if (p->self || !tcp_of(p->d))
 		return;
-	tp = calloc(1, sizeof(*tp));
+	tp = kvtd_calloc(1, sizeof(*tp));
 	if (!tp) {
 		log_err("peer %s: no memory for its data connections", p->node);
 		return;
@@ -289,7 +290,7 @@ static void cut_stream(struct tcp_peer *tp, uint32_t index)
 
 void tcp_conn_up(struct tcp_peer *tp, int fd, uint32_t index)
 {
-	struct tcp_conn *c = calloc(1, sizeof(*c));
+	struct tcp_conn *c = kvtd_calloc(1, sizeof(*c));
 	char why[160] = "no memory for a data connection";
 	int err;
 

@@ -1,0 +1,218 @@
+# SPDX-License-Identifier: Apache-2.0
+"""A daemon that is none, on the peer port: proves itself rightly, then says what a test wants.
+
+    with FakePeer(daemon) as p:          dials the daemon
+    with FakeListener("node-x") as l:    is dialled; l.token(secret) names it, l.accept() is a FakePeer
+    p.send("grant_open", open=1, ...)    a frame; p.frame("grant_opened") waits for one
+    p.data(0)                            a proven data connection of it
+"""
+import base64
+import hmac
+import os
+import select
+import socket
+import struct
+import time
+
+from test_peers import TOKEN, crc32c, port
+from wire import SLOW, SOURCE, Schema
+
+PEER = Schema(SOURCE / "proto" / "peer.proto")
+MAGIC = 0x3144564b
+DATA_HELLO = struct.Struct("<IIIIQ32s")
+DATA_HEADER = struct.Struct("<IBBHQQII")
+
+
+def read_token(text):
+    """The fields of a token."""
+    body = text.split(".")[1]
+    return TOKEN.decode("Token", base64.urlsafe_b64decode(body + "=" * (-len(body) % 4))[:-4])
+
+
+def make_token(**fields):
+    raw = TOKEN.encode("Token", fields)
+    raw += crc32c(raw).to_bytes(4, "little")
+    return "kvt1." + base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def read_exactly(sock, n, deadline):
+    out = b""
+    while len(out) < n:
+        wait = deadline - time.monotonic()
+        assert wait > 0 and select.select([sock], [], [], wait)[0], "nothing comes"
+        got = sock.recv(n - len(out))
+        if not got:
+            raise ConnectionError("the other side closed")
+        out += got
+    return out
+
+
+class FakePeer:
+    def __init__(self, daemon, node="node-x", sock=None, epoch=None, **hello):
+        self.daemon, self.timeout = daemon, 10 * SLOW
+        self.dialled = sock is None
+        self.epoch = epoch or os.urandom(16)
+        self.seq_in = self.seq_out = 0
+        self.buffer, self.frames = b"", []
+        self.conn_id, self.key = 0, b""
+        mine = {"version_major": 1, "node": node, "epoch": self.epoch, "cluster": "default",
+                "streams": 2}
+        if self.dialled:
+            self.sock = socket.create_connection(("127.0.0.1", port(daemon)), self.timeout)
+            self.sock.sendall(b"KVTCTRL1")
+            self.send("hello", **{**mine, "expect_node": daemon.name, **hello})
+            self.hello = self.frame("hello")
+            self.conn_id, self.key = self.hello["connection"], self.hello["data_key"]
+        else:
+            self.sock = sock
+            assert read_exactly(sock, 8, time.monotonic() + self.timeout) == b"KVTCTRL1"
+            self.hello = self.frame("hello")
+            self.conn_id, self.key = 4711, os.urandom(32)
+            self.send("hello", **{**mine, "connection": self.conn_id, "data_key": self.key,
+                                  **hello})
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.sock.close()
+
+    def raw(self, data):
+        """All of it; what comes meanwhile is kept, so that nobody waits for ever."""
+        deadline = time.monotonic() + self.timeout
+        self.sock.setblocking(False)
+        while data:
+            assert time.monotonic() < deadline, "the daemon does not read"
+            readable, writable, _ = select.select([self.sock], [self.sock], [], 0.1)
+            if readable:
+                self._take()
+            if writable:
+                data = data[self.sock.send(data):]
+
+    def send(self, kind, seq=None, **fields):
+        self.seq_out += 1
+        body = PEER.encode("Frame", {"seq": seq or self.seq_out, kind: fields})
+        self.raw(struct.pack(">I", len(body)) + body)
+
+    def _take(self):
+        data = self.sock.recv(1 << 18)
+        if not data:
+            raise ConnectionError(f"closed: {self.frames[-1:]}")
+        self.buffer += data
+        while len(self.buffer) >= 4:
+            n = 4 + struct.unpack_from(">I", self.buffer)[0]
+            if len(self.buffer) < n:
+                break
+            frame = PEER.decode("Frame", self.buffer[4:n])
+            self.buffer = self.buffer[n:]
+            self.seq_in += 1
+            assert frame.pop("seq") == self.seq_in
+            if "ping" in frame:
+                self.seq_out += 1
+                body = PEER.encode("Frame", {"seq": self.seq_out, "pong": {
+                    "stamp_ns": frame["ping"].get("stamp_ns", 0)}})
+                self.sock.setblocking(True)
+                self.sock.sendall(struct.pack(">I", len(body)) + body)
+                self.sock.setblocking(False)
+            elif "pong" not in frame:
+                self.frames.append(frame)
+
+    def pump(self, seconds=0):
+        """Takes what is there."""
+        deadline = time.monotonic() + seconds
+        while select.select([self.sock], [], [], max(0, deadline - time.monotonic()))[0]:
+            self._take()
+
+    def frame(self, kind, **fields):
+        """The next one of that kind, with those fields; others stay."""
+        deadline = time.monotonic() + self.timeout
+        while True:
+            for i, f in enumerate(self.frames):
+                if kind in f and all(f[kind].get(k) == v for k, v in fields.items()):
+                    return self.frames.pop(i)[kind]
+            wait = deadline - time.monotonic()
+            assert wait > 0 and select.select([self.sock], [], [], wait)[0], \
+                f"no {kind} {fields}: {self.frames}"
+            self._take()
+
+    def ended(self):
+        """The daemon closes; the last frames, Bye among them, are in frames."""
+        deadline = time.monotonic() + self.timeout
+        try:
+            while select.select([self.sock], [], [], max(0, deadline - time.monotonic()))[0]:
+                self._take()
+        except ConnectionError:
+            return [f["bye"] for f in self.frames if "bye" in f]
+        raise AssertionError("the daemon does not close")
+
+    def alive(self):
+        """The daemon answers on this connection."""
+        self.send("token_query", query=999999, client=1, secret=bytes(16), epoch=bytes(16))
+        self.frame("token_answer", query=999999)
+
+    def open(self, token, handle=1, **fields):
+        """GrantOpen for that token; the answer's status."""
+        t = read_token(token)
+        self.send("grant_open", open=handle, epoch=t["epoch"], client=t["client"],
+                  secret=t["secret"], **fields)
+
+    # ---- data connections, of the side that dialled
+
+    def data_begin(self, stream=0, count=2, conn_id=None, version=1, preamble=b"KVTDATA1"):
+        """Up to the acceptor's nonce: socket, hello, nonce."""
+        s = socket.create_connection(("127.0.0.1", port(self.daemon)), self.timeout)
+        hello = DATA_HELLO.pack(version, stream, count, 0,
+                                self.conn_id if conn_id is None else conn_id, os.urandom(32))
+        s.sendall(preamble + hello)
+        return s, hello, read_exactly(s, 32, time.monotonic() + self.timeout)
+
+    def data(self, stream=0, count=2):
+        s, hello, nonce = self.data_begin(stream, count)
+        s.sendall(hmac.digest(self.key, b"kvtd-data-dial" + hello + nonce, "sha256"))
+        proof = read_exactly(s, 32, time.monotonic() + self.timeout)
+        assert proof == hmac.digest(self.key, b"kvtd-data-accept" + hello + nonce, "sha256")
+        return s
+
+
+def data_frame(xfer, pos, payload, opener=True, trailer=1, magic=MAGIC, kind=1, length=None):
+    return DATA_HEADER.pack(magic, kind, opener, 0, xfer, pos,
+                            len(payload) if length is None else length, 0) + payload + \
+        bytes([trailer]) + bytes(7)
+
+
+class FakeListener:
+    def __init__(self, node="node-x"):
+        self.node, self.epoch = node, os.urandom(16)
+        self.sock = socket.create_server(("127.0.0.1", 0))
+        self.sock.settimeout(10 * SLOW)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        self.sock.close()
+
+    def token(self, secret=bytes(16), client=1):
+        return make_token(addresses=["127.0.0.1:%d" % self.sock.getsockname()[1]],
+                          node=self.node, epoch=self.epoch, client=client, cluster="default",
+                          secret=secret)
+
+    def accept(self, daemon, **hello):
+        """The control connection."""
+        s, _ = self.sock.accept()
+        s.setblocking(True)
+        return FakePeer(daemon, self.node, s, self.epoch, **hello)
+
+    def accept_data(self, peer):
+        """A data connection, proven."""
+        s, _ = self.sock.accept()
+        deadline = time.monotonic() + peer.timeout
+        assert read_exactly(s, 8, deadline) == b"KVTDATA1"
+        hello, nonce = read_exactly(s, 56, deadline), os.urandom(32)
+        s.sendall(nonce)
+        want = hmac.digest(peer.key, b"kvtd-data-dial" + hello + nonce, "sha256")
+        assert read_exactly(s, 32, deadline) == want
+        s.sendall(hmac.digest(peer.key, b"kvtd-data-accept" + hello + nonce, "sha256"))
+        return s
+
+

@@ -9,8 +9,7 @@
 
 #include "path.h"
 
-#define SERVICES_MAX 65536     /* of one peer */
-#define CHUNK_MAX    (1 << 30) /* as local_chunk; tcp has a bound of its own */
+#define SERVICES_MAX 65536 /* of one peer */
 
 static void send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e)
 {
@@ -429,9 +428,9 @@ static enum kvt_status choose_net(struct service *s, const Kvt__Peer__XferStart 
 	if (!path_allowed(s->d, s->net))
 		return kvt_fail(e, KVT_POLICY, "%s does not allow transport %s (transport allow)",
 				s->d->node, s->net->name);
-	if (m->chunk < 4096 || m->chunk > CHUNK_MAX)
-		return kvt_fail(e, KVT_INVALID, "chunk of %" PRIu64 " bytes: 4096 to %d", m->chunk,
-				CHUNK_MAX);
+	if (m->chunk < 4096 || m->chunk > (64 << 20))
+		return kvt_fail(e, KVT_INVALID, "chunk of %" PRIu64 " bytes: 4096 to 67108864",
+				m->chunk);
 	s->plan = &s->net->plan[s->op == KVT__OP__OP_PUSH];
 	return KVT_OK;
 }

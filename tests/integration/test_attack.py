@@ -539,6 +539,6 @@ def test_no_fds_left(daemon):
 
 def test_any_local_chunk(kvtd):
     """What --check-config takes works."""
-    d = kvtd(config="transport { local_chunk = 1GiB }")
+    d = kvtd(config="transport { local_chunk = 64MiB }")
     with Pair(d, d) as pair:
         pair.works()

@@ -2,10 +2,12 @@
 """Several owners and readers who do anything at any time, by a seed. What was told OK has the right
 bytes, each end comes once, guards stay, and nothing is left."""
 import os
+import signal
 import time
 
 import pytest
 
+from conftest import wait_until
 from actors import actor, blocks, place, seeded  # noqa: F401
 from wire import SLOW
 
@@ -27,7 +29,8 @@ class Side:
 
 
 class Chaos:
-    def __init__(self, place, make, rng):
+    def __init__(self, place, make, rng, starved):
+        self.starved = starved  # allocations fail
         self.place, self.make, self.rng = place, make, rng
         self.owners = [Side(make, place.owner) for _ in range(3)]
         self.readers = [Side(make, place.reader) for _ in range(3)]
@@ -55,7 +58,12 @@ class Chaos:
         what = f"{'read' if op == 'pull' else 'write'} C:{blocks(ids)} readers={g['readers']}"
         what += " keep" * (rng.random() < 0.2)
         what += f" ttl={rng.choice([20, 200, 5000])} hold={rng.choice([20, 200, 60000])}"
-        g["token"] = owner.actor.grant(g["name"], what)
+        made = owner.actor(f"grant {g['name']} {what}")
+        if made == "NO_MEMORY" and self.starved:
+            owner.free += ids
+            return
+        assert made == "OK", repr(made)
+        g["token"] = made.text
         owner.live[g["name"]] = g
         for _ in range(rng.choice([1, 1, 2, 4])):
             self.use(g)
@@ -133,7 +141,8 @@ class Chaos:
                 owner.actor.ok(f"gfree {g['name']}")
 
     def ended(self, what, allowed, end):
-        assert what in allowed, repr(end)
+        assert what in allowed or self.starved and \
+            what.endswith(("NO_MEMORY", "PEER_LOST")), repr(end)
         self.ends[what] = self.ends.get(what, 0) + 1
 
     def finish(self):
@@ -151,12 +160,33 @@ class Chaos:
             s.actor.exit()
 
 
-@pytest.mark.parametrize("slow", [False, True], ids=["fast", "slow"])
-def test_chaos(place, actor, seeded, slow):
-    p = place(*(["--fault", "delay-chunk=1"] if slow else []), config="""
-        transport {\n local_chunk = "8 KiB"\n tcp_chunk = "8 KiB"\n tcp_streams = 4\n
-        local_threads = 4\n tcp_threads = 4\n}""")
-    c = Chaos(p, actor, seeded)
+KINDS = {
+    "fast": [],
+    "slow": ["--fault", "delay-chunk=1"],
+    "starved": ["--fault", "alloc-fail=19"],
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_chaos(place, actor, seeded, kind):
+    starved = kind == "starved"
+    p = place(*([] if starved else KINDS[kind]), config="""
+        transport {
+            local_chunk = "8 KiB"
+            tcp_chunk = "8 KiB"
+            tcp_streams = 4
+            local_threads = 4
+            tcp_threads = 4
+        }""")
+    c = Chaos(p, actor, seeded, starved)
+    if starved:
+        assert c.readers[0].actor("tstatus " + c.owners[0].actor.grant("up", "read C:0")) == "OK"
+        c.owners[0].actor.ok("revoke up")
+        for d in p.daemons:
+            d.config_file.write_text('fault = {"%s"}\n' % KINDS[kind][1] +
+                                     d.config_file.read_text())
+            d.signal(signal.SIGHUP)
+            wait_until("it is reloaded", lambda d=d: "config: reloaded" in d.log())
     end = time.monotonic() + SECONDS
     while time.monotonic() < end:
         what = seeded.random()
@@ -164,11 +194,16 @@ def test_chaos(place, actor, seeded, slow):
             c.grant()
         elif what < 0.75:
             c.steer()
-        elif what < 0.765:
+        elif what < 0.765 and not starved:
             c.kill()
         c.look()
     c.finish()
     print(c.ends)
     assert c.ends.get("OK", 0) > 5 and c.ends.get("grant OK", 0) > 2, c.ends
+    if starved:
+        for d in p.daemons:
+            d.config_file.write_text('fault = {"alloc-fail=0"}\n')
+            d.signal(signal.SIGHUP)
+            wait_until("it is reloaded", lambda d=d: d.log().count("config: reloaded") == 2)
     for d in p.daemons:
         d.wait_idle()

@@ -323,6 +323,11 @@ static bool place(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 	struct kvtd *d = o->d;
 	struct grant *g = grant_by_key(d, &o->key);
 
+	/* The ttl counts while the machine sleeps, libevent's timers do not. */
+	if (g && g->state == GRANT_LIVE && now_ns() >= g->timer_ns) {
+		grant_event(g, GRANT_EV_TTL);
+		g = NULL;
+	}
 	if (g) {
 		if (admissible(g, o, e)) {
 			admit(o, g);

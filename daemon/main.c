@@ -257,9 +257,23 @@ static int run(struct kvtd *d, const struct options *o)
 	return rc;
 }
 
+/* Timers to the millisecond, and never early: libevent's own clock ticks every 4 ms. */
+static struct event_base *base_new(void)
+{
+	struct event_config *config = event_config_new();
+	struct event_base *base = NULL;
+
+	if (config && !event_config_set_flag(config, EVENT_BASE_FLAG_PRECISE_TIMER |
+							     EVENT_BASE_FLAG_NO_CACHE_TIME))
+		base = event_base_new_with_config(config);
+	if (config)
+		event_config_free(config);
+	return base;
+}
+
 static int run_with(struct conf *conf, const struct options *o)
 {
-	struct event_base *base = event_base_new();
+	struct event_base *base = base_new();
 	struct kvtd d;
 	struct kvt_err e;
 	int rc;

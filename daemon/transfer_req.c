@@ -141,6 +141,16 @@ static enum kvt_status take_parts(struct transfer *t, const Kvt__TransferStart *
 	return KVT_OK;
 }
 
+/* What has not come. */
+static const char *waits_for(const struct transfer *t)
+{
+	if (t->hold && t->hold->state == HOLD_CONNECTING)
+		return "no connection to its daemon yet";
+	if (t->hold && t->hold->state == HOLD_OPENING)
+		return "the grant was not opened, it may not have been created";
+	return t->state == XFER_QUEUED ? "its turn had not come" : "it was under way";
+}
+
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct transfer *t = arg;
@@ -148,8 +158,8 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	kvt_fail(&e, KVT_TIMEOUT, "%s did not end within its timeout, %" PRIu64 " ms",
-		 transfer_text(t), (t->deadline_ns - t->queued_ns) / 1000000);
+	kvt_fail(&e, KVT_TIMEOUT, "%s did not end within its timeout, %" PRIu64 " ms: %s",
+		 transfer_text(t), (t->deadline_ns - t->queued_ns) / 1000000, waits_for(t));
 	transfer_stop(t, &e);
 }
 

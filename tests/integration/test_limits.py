@@ -82,3 +82,18 @@ def test_again_at_once_after_cancel(place, actor):
         assert again == "OK", again.text
         reader.ok("check 5 B:15-0")
         assert owner.gwait(f"g{i}") == "OK"
+
+
+def test_timeouts_are_never_early(place, actor):
+    """And their text says what had not come."""
+    p = place()
+    owner, reader = actor(p.owner), actor(p.reader)
+    reader.cache("B", 16, 1, 4096)
+    for i in range(20):
+        token = reader.ok(f"token {owner.ticket()} {i:032x}").text
+        reader.xfer(f"x{i}", "pull", token, f"B:0 wait=20000 timeout={31 + i}")
+    for i in range(20):
+        end = reader.wait(f"x{i}")
+        assert end == "TIMEOUT" and "may not have been created" in end.text, end.text
+        s = reader.stats(f"x{i}")
+        assert s["ended"] - s["queued"] >= (31 + i) * 1000000

@@ -59,7 +59,10 @@ class Daemon:
         wait_until(f"{self.name} is ready", lambda: " is ready" in self.log()[at:] or
                    self.process.poll() is not None)
         assert self.process.poll() is None, f"{self.name} did not start:\n{self.log()}"
-        self.fds_at_start = self.fds()
+        fds = self.fds()
+        # after a restart clients may have come back already
+        before = getattr(self, "fds_at_start", fds)
+        self.fds_at_start = {k: min(n, before[k]) for k, n in fds.items()}
         return self
 
     @property

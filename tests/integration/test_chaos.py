@@ -11,7 +11,7 @@ from conftest import wait_until
 from actors import actor, blocks, place, seeded  # noqa: F401
 from wire import SLOW
 
-SECONDS = float(os.environ.get("KVT_CHAOS_SECONDS", 3))  # for each kind
+SECONDS = float(os.environ.get("KVT_CHAOS_SECONDS", 2))  # for each kind
 BLOCKS, PLANES, SIZE = 64, 2, 8192
 ENDS_OF_GRANTS = {"OK", "EXPIRED", "REVOKED", "DECLINED", "CLIENT_DIED", "PEER_LOST"}
 ENDS_OF_TRANSFERS = {"OK", "NOT_FOUND", "BUSY", "TIMEOUT", "CANCELED", "EXPIRED", "REVOKED",

@@ -4,6 +4,7 @@ and then the owner hears of DONE; whatever the two do at the same moment, each o
 end, once."""
 import pytest
 
+from conftest import wait_until
 from actors import actor, place, seeded  # noqa: F401
 
 ROUNDS = 200  # of each of the kinds of race, on each path, in each direction
@@ -29,12 +30,14 @@ def test_revoked_before_the_commit(place, actor, op, confirm):
     """All bytes are there, the owner takes the grant back before it confirms. With confirm-off the
     reader must be told of a success that is none: a test of the test."""
     off = ["--fault", "confirm-off"] if confirm == "off" else []
-    p = place("--fault", "delay-commit=300", *off, check=confirm == "asked")
+    p = place("--fault", "delay-commit=5000", *off, check=confirm == "asked")
     owner, reader = pair(p, actor)
     token = start(owner, reader, op, 1)
     reader.xfer("x", op, token, "B:0-7 final")
     dst, d = (reader, "B") if op == "pull" else (owner, "A")
-    dst.ok(f"until 1 {d}:0-7 least=520000")
+    wait_until("it waits for its commit", lambda: any(
+        r["role"] == "owner" and r["state"] == "MOVED" for r in p.owner.rows("TRANSFER")))
+    dst.ok(f"check 1 {d}:0-7")
     owner.ok("revoke g1")
     assert owner.gwait("g1", more="then=A") == "REVOKED"
     assert reader.wait("x") == ("REVOKED" if confirm == "asked" else "OK")

@@ -227,8 +227,8 @@ struct kvt_region_opts {
 
 /*
  * Allocates `len` bytes of shared memory (a sealed memfd, zeroed, every page present), maps and
- * registers it. Blocks. len is rounded up to the page size in use. Free with kvt_region_release,
- * which unmaps it.
+ * registers it. Blocks. len is rounded up to the page size in use. QUOTA: the daemon's limits have
+ * no room for it, and no page was touched. Free with kvt_region_release, which unmaps it.
  */
 enum kvt_status kvt_region_alloc(struct kvt *k, size_t len, const struct kvt_region_opts *opts,
 				 struct kvt_region **out);

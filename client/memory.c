@@ -11,7 +11,10 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
+#include "kvt.h"
+#include "units.h"
 
 #ifndef MFD_NOEXEC_SEAL
 #define MFD_NOEXEC_SEAL 0x0008U /* Linux 6.3 */
@@ -68,7 +71,7 @@ static int populate(void *addr, size_t len)
 /* 0, or -errno with nothing left behind. */
 static int make(size_t len, unsigned int flags, struct memory *out)
 {
-	struct memory m = { .fd = open_memfd(flags), .len = len };
+	struct memory m = { .fd = open_memfd(flags), .len = len, .huge = flags & MFD_HUGETLB };
 	int rc = 0;
 
 	if (m.fd < 0)
@@ -78,7 +81,7 @@ static int make(size_t len, unsigned int flags, struct memory *out)
 	if (rc == 0) {
 		m.addr = mmap(NULL, len, PROT_READ | PROT_WRITE, MAP_SHARED, m.fd, 0);
 		m.mapped = m.addr != MAP_FAILED;
-		rc = m.mapped ? populate(m.addr, len) : -errno;
+		rc = m.mapped ? 0 : -errno;
 	}
 	if (rc == 0 && fcntl(m.fd, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) < 0)
 		rc = -errno;
@@ -97,8 +100,42 @@ static bool round_up(size_t len, size_t page, size_t *out)
 	return true;
 }
 
+/* A slip of units would have the kernel populate until it kills somebody. */
+static enum kvt_status check_len(size_t len, struct kvt_err *e)
+{
+	char want[KVT_UNITS_LEN], have[KVT_UNITS_LEN];
+	struct sysinfo si;
+	uint64_t all;
+
+	if (sysinfo(&si) < 0)
+		return KVT_OK;
+	all = ((uint64_t)si.totalram + si.totalswap) * si.mem_unit;
+	if (len <= all)
+		return KVT_OK;
+	return kvt_fail(e, KVT_NO_MEMORY, "region of %zu bytes (%s): this machine has %s of memory",
+			len, kvt_format_size(len, want), kvt_format_size(all, have));
+}
+
+static enum kvt_status no_huge(size_t len, int rc, struct kvt_err *e)
+{
+	size_t n = len / HUGE_BYTES;
+
+	return kvt_fail(e, rc == -EMFILE || rc == -ENFILE ? KVT_QUOTA : KVT_UNSUPPORTED,
+			"region of %zu bytes: %s for %zu huge page%s of 2 MiB "
+			"(sysctl vm.nr_hugepages)",
+			len, strerror(-rc), n, n == 1 ? "" : "s");
+}
+
+static enum kvt_status no_pages(size_t len, int rc, struct kvt_err *e)
+{
+	return kvt_fail(e,
+			rc == -EFAULT || rc == -ENOSPC ? KVT_NO_MEMORY : kvt_status_of_errno(-rc),
+			"region: cannot allocate %zu bytes: %s", len, strerror(-rc));
+}
+
 enum kvt_status memory_alloc(size_t len, uint32_t flags, struct memory *out, struct kvt_err *e)
 {
+	enum kvt_status st;
 	size_t small, huge;
 	int rc;
 
@@ -108,24 +145,18 @@ enum kvt_status memory_alloc(size_t len, uint32_t flags, struct memory *out, str
 	    !round_up(len, (size_t)sysconf(_SC_PAGESIZE), &small))
 		return kvt_fail(e, KVT_INVALID, "region: %zu bytes do not fit the address space",
 				len);
+	st = check_len(len, e);
+	if (st != KVT_OK)
+		return st;
 	if (flags & (KVT_REGION_HUGE_2M | KVT_REGION_TRY_HUGE)) {
 		rc = make(huge, MFD_HUGETLB | MFD_HUGE_2MB, out);
 		if (rc == 0)
 			return KVT_OK;
 		if (!(flags & KVT_REGION_TRY_HUGE))
-			return kvt_fail(
-				e, rc == -EMFILE || rc == -ENFILE ? KVT_QUOTA : KVT_UNSUPPORTED,
-				"region of %zu bytes: %s for %zu huge pages of 2 MiB "
-				"(sysctl vm.nr_hugepages)",
-				len, strerror(-rc), huge / HUGE_BYTES);
+			return no_huge(huge, rc, e);
 	}
 	rc = make(small, 0, out);
-	if (rc < 0)
-		return kvt_fail(e,
-				rc == -EFAULT || rc == -ENOSPC ? KVT_NO_MEMORY
-							       : kvt_status_of_errno(-rc),
-				"region: cannot allocate %zu bytes: %s", small, strerror(-rc));
-	return KVT_OK;
+	return rc < 0 ? no_pages(small, rc, e) : KVT_OK;
 }
 
 /* ------------------------------------------------------------------ a caller's memfd */
@@ -175,13 +206,11 @@ static int populate_fd(int fd, void *addr, size_t len)
 	return rc;
 }
 
-enum kvt_status memory_adopt(int fd, void *addr, uint32_t flags, struct memory *out,
-			     struct kvt_err *e)
+enum kvt_status memory_adopt(int fd, void *addr, struct memory *out, struct kvt_err *e)
 {
 	enum kvt_status st = seal(fd, e);
 	struct memory m = { .addr = addr };
 	struct stat sb;
-	int rc = 0;
 
 	if (st != KVT_OK)
 		return st;
@@ -191,16 +220,28 @@ enum kvt_status memory_adopt(int fd, void *addr, uint32_t flags, struct memory *
 	if (sb.st_size <= 0)
 		return kvt_fail(e, KVT_INVALID, "region: memfd %d is empty", fd);
 	m.len = (size_t)sb.st_size;
-	if (!(flags & KVT_REGION_NO_POPULATE))
-		rc = populate_fd(fd, addr, m.len);
-	if (rc < 0)
-		return kvt_fail(e, rc == -EFAULT ? KVT_NO_MEMORY : kvt_status_of_errno(-rc),
-				"region: cannot get %zu bytes of memfd %d: %s", m.len, fd,
-				strerror(-rc));
 	m.fd = fcntl(fd, F_DUPFD_CLOEXEC, 0);
 	if (m.fd < 0)
 		return kvt_fail(e, kvt_status_of_errno(errno), "region: cannot keep memfd %d: %s",
 				fd, strerror(errno));
 	*out = m;
+	return KVT_OK;
+}
+
+enum kvt_status memory_populate(const struct memory *m, struct kvt_err *e)
+{
+	int rc;
+
+	if (m->mapped) {
+		rc = populate(m->addr, m->len);
+		if (rc < 0)
+			return m->huge ? no_huge(m->len, rc, e) : no_pages(m->len, rc, e);
+		return KVT_OK;
+	}
+	rc = populate_fd(m->fd, m->addr, m->len);
+	if (rc < 0)
+		return kvt_fail(e, rc == -EFAULT ? KVT_NO_MEMORY : kvt_status_of_errno(-rc),
+				"region: cannot get the %zu bytes of its memfd: %s", m->len,
+				strerror(-rc));
 	return KVT_OK;
 }

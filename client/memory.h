@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 #include "status.h"
 
 struct memory {
@@ -14,13 +15,18 @@ struct memory {
 	void *addr;
 	size_t len;
 	bool mapped; /* by us: addr is owned */
+	bool huge;   /* of pages of 2 MiB */
 };
 
-/* flags: HUGE_2M, TRY_HUGE of enum kvt_region_flags. len is rounded up. */
+/*
+ * Address space and a memfd: no page of it is there before memory_populate. flags: HUGE_2M,
+ * TRY_HUGE of enum kvt_region_flags. len is rounded up.
+ */
 enum kvt_status memory_alloc(size_t len, uint32_t flags, struct memory *out, struct kvt_err *e);
-/* Of a caller's memfd (borrowed), mapped at addr or NULL. flags: NO_POPULATE. */
-enum kvt_status memory_adopt(int fd, void *addr, uint32_t flags, struct memory *out,
-			     struct kvt_err *e);
+/* Of a caller's memfd (borrowed), mapped at addr or NULL. Touches no page either. */
+enum kvt_status memory_adopt(int fd, void *addr, struct memory *out, struct kvt_err *e);
+/* Makes every page present. This is what takes the time. */
+enum kvt_status memory_populate(const struct memory *m, struct kvt_err *e);
 void memory_free(const struct memory *m);
 
 #endif

@@ -26,26 +26,32 @@ static void on_registered(struct kvt *k, struct call *c, const Kvt__Reply *r)
 	kvt_registered(k, c);
 }
 
-/* Begin, fds and commit without waiting; the answer to commit says it all. */
-enum kvt_status kvt_region_send(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
+static enum kvt_status begin_send(struct kvt *k, struct kvt_region *r, struct call *c,
+				  struct kvt_err *e)
 {
 	Kvt__Request q = KVT__REQUEST__INIT;
-	Kvt__RegionBegin begin = KVT__REGION_BEGIN__INIT;
+	Kvt__RegionBegin m = KVT__REGION_BEGIN__INIT;
+
+	m.region = r->nr;
+	m.kind = KVT__MEMORY_KIND__MEMORY_HOST;
+	m.length = r->len;
+	m.access = r->access;
+	m.address = (uint64_t)(uintptr_t)r->addr;
+	m.tag = r->tag;
+	q.body_case = KVT__REQUEST__BODY_REGION_BEGIN;
+	q.region_begin = &m;
+	return c ? kvt_call_start(k, c, &q, -1, e) : kvt_tell(k, &q, -1, e);
+}
+
+/* Fds and commit without waiting; the answer to commit is that to all. */
+static enum kvt_status memory_send(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
+{
+	Kvt__Request q = KVT__REQUEST__INIT;
 	Kvt__RegionFds fds = KVT__REGION_FDS__INIT;
 	Kvt__RegionCommit commit = KVT__REGION_COMMIT__INIT;
 	enum kvt_status st;
 
-	begin.region = fds.region = commit.region = r->nr;
-	begin.kind = KVT__MEMORY_KIND__MEMORY_HOST;
-	begin.length = r->len;
-	begin.access = r->access;
-	begin.address = (uint64_t)(uintptr_t)r->addr;
-	begin.tag = r->tag;
-	q.body_case = KVT__REQUEST__BODY_REGION_BEGIN;
-	q.region_begin = &begin;
-	st = kvt_tell(k, &q, -1, e);
-	if (st != KVT_OK)
-		return st;
+	fds.region = commit.region = r->nr;
 	fds.count = 1;
 	q.body_case = KVT__REQUEST__BODY_REGION_FDS;
 	q.region_fds = &fds;
@@ -56,6 +62,13 @@ enum kvt_status kvt_region_send(struct kvt *k, struct kvt_region *r, struct kvt_
 	q.region_commit = &commit;
 	r->reg.on_reply = on_registered;
 	return kvt_call_start(k, &r->reg, &q, -1, e);
+}
+
+enum kvt_status kvt_region_send(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
+{
+	enum kvt_status st = begin_send(k, r, NULL, e);
+
+	return st == KVT_OK ? memory_send(k, r, e) : st;
 }
 
 static enum kvt_status send_release(struct kvt *k, struct kvt_region *r, struct call *c,
@@ -70,35 +83,58 @@ static enum kvt_status send_release(struct kvt *k, struct kvt_region *r, struct 
 	return c ? kvt_call_start(k, c, &q, -1, e) : kvt_tell(k, &q, -1, e);
 }
 
-/* Under the lock. What has failed half way is undone at the daemon. */
-static enum kvt_status enlist(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
+/*
+ * Under the lock, all three. What has failed half way is undone at the daemon, which by then has
+ * counted it.
+ */
+static void unlist(struct kvt *k, struct kvt_region *r)
+{
+	struct kvt_err ignored;
+
+	if (k->state == CONN_UP)
+		(void)send_release(k, r, NULL, &ignored);
+	kvt_region_free(k, r);
+}
+
+/* Whether the daemon's limits have room for it: no page is taken before it has said so. */
+static enum kvt_status begin(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
 {
 	uint64_t deadline = kvt_deadline(k->timeout_ms);
 	enum kvt_status st = kvt_await_up(k, deadline, e);
-	struct kvt_err ignored;
 
 	if (st != KVT_OK)
 		return st;
 	r->born = k->life->nr;
-	st = kvt_region_send(k, r, e);
-	if (st == KVT_OK)
-		st = kvt_call_wait(k, &r->reg, deadline, e);
-	if (st != KVT_OK && k->state == CONN_UP)
-		(void)send_release(k, r, NULL, &ignored);
-	return st;
+	r->reg.on_reply = NULL;
+	st = begin_send(k, r, &r->reg, e);
+	return st == KVT_OK ? kvt_call_wait(k, &r->reg, deadline, e) : st;
 }
 
-/* Takes what m has mapped and opened, also on failure. */
-static enum kvt_status add(struct kvt *k, const struct memory *m, const struct kvt_region_opts *o,
-			   struct kvt_region **out, struct kvt_err *e)
+static enum kvt_status enlist(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
 {
-	struct kvt_region *r = calloc(1, sizeof(*r));
+	uint64_t deadline = kvt_deadline(k->timeout_ms);
 	enum kvt_status st;
 
-	if (!r) {
-		memory_free(m);
-		return kvt_fail_nomem(e, "a region");
+	kvt_pump(k); /* what has come meanwhile, as the end of the daemon */
+	st = kvt_await_up(k, deadline, e);
+	if (st != KVT_OK)
+		return st;
+	if (r->born == k->life->nr) {
+		st = memory_send(k, r, e);
+	} else { /* begun with a daemon that is gone, and heard nothing of the memory */
+		r->born = k->life->nr;
+		st = kvt_region_send(k, r, e);
 	}
+	return st == KVT_OK ? kvt_call_wait(k, &r->reg, deadline, e) : st;
+}
+
+static struct kvt_region *region_new(struct kvt *k, const struct memory *m,
+				     const struct kvt_region_opts *o)
+{
+	struct kvt_region *r = calloc(1, sizeof(*r));
+
+	if (!r)
+		return NULL;
 	r->k = k;
 	r->fd = m->fd;
 	r->addr = m->addr;
@@ -106,7 +142,19 @@ static enum kvt_status add(struct kvt *k, const struct memory *m, const struct k
 	r->mapped = m->mapped;
 	r->access = o->access ? o->access : KVT_ACCESS_ALL;
 	snprintf(r->tag, sizeof(r->tag), "%s", o->tag ? o->tag : "");
-	st = kvt_enter(k, e);
+	return r;
+}
+
+/*
+ * Takes what m has mapped and opened, also on failure. The pages are made without the lock: others
+ * use the connection meanwhile. *no_pages, untouched otherwise: that is why.
+ */
+static enum kvt_status add(struct kvt *k, const struct memory *m, const struct kvt_region_opts *o,
+			   bool *no_pages, struct kvt_region **out, struct kvt_err *e)
+{
+	struct kvt_region *r = region_new(k, m, o);
+	enum kvt_status st = r ? kvt_enter(k, e) : kvt_fail_nomem(e, "a region");
+
 	if (st != KVT_OK) {
 		memory_free(m);
 		free(r);
@@ -114,11 +162,19 @@ static enum kvt_status add(struct kvt *k, const struct memory *m, const struct k
 	}
 	r->nr = ++k->last_nr;
 	TAILQ_INSERT_TAIL(&k->regions, r, link);
-	st = enlist(k, r, e);
+	st = begin(k, r, e);
+	if (st == KVT_OK && !(o->flags & KVT_REGION_NO_POPULATE)) {
+		kvt_leave(k);
+		st = memory_populate(m, e);
+		*no_pages = st != KVT_OK;
+		pthread_mutex_lock(&k->lock); /* not kvt_enter: the region is still to be undone */
+	}
+	if (st == KVT_OK)
+		st = enlist(k, r, e);
 	if (st == KVT_OK)
 		*out = r;
 	else
-		kvt_region_free(k, r);
+		unlist(k, r);
 	kvt_leave(k);
 	return st;
 }
@@ -149,6 +205,7 @@ enum kvt_status kvt_region_alloc(struct kvt *k, size_t len, const struct kvt_reg
 {
 	struct kvt_err *e = kvt_err_here();
 	struct kvt_region_opts o;
+	bool no_pages = false;
 	struct memory m;
 	enum kvt_status st = check_opts(k, opts, &o, e);
 
@@ -160,7 +217,12 @@ enum kvt_status kvt_region_alloc(struct kvt *k, size_t len, const struct kvt_reg
 		return kvt_fail(e, KVT_INVALID, "kvt_region_alloc: flags 0x%x do not go with it",
 				o.flags);
 	st = memory_alloc(len, o.flags, &m, e);
-	return st == KVT_OK ? add(k, &m, &o, out, e) : st;
+	if (st == KVT_OK)
+		st = add(k, &m, &o, &no_pages, out, e);
+	if (!no_pages || !m.huge || !(o.flags & KVT_REGION_TRY_HUGE))
+		return st;
+	st = memory_alloc(len, 0, &m, e); /* the huge pages were reserved, and are not to be had */
+	return st == KVT_OK ? add(k, &m, &o, &no_pages, out, e) : st;
 }
 
 enum kvt_status kvt_region_register_memfd(struct kvt *k, int fd, void *addr,
@@ -169,6 +231,7 @@ enum kvt_status kvt_region_register_memfd(struct kvt *k, int fd, void *addr,
 {
 	struct kvt_err *e = kvt_err_here();
 	struct kvt_region_opts o;
+	bool no_pages = false;
 	struct memory m;
 	enum kvt_status st = check_opts(k, opts, &o, e);
 
@@ -179,8 +242,8 @@ enum kvt_status kvt_region_register_memfd(struct kvt *k, int fd, void *addr,
 	if (o.flags & ~(uint32_t)KVT_REGION_NO_POPULATE)
 		return kvt_fail(e, KVT_INVALID,
 				"kvt_region_register_memfd: flags 0x%x do not go with it", o.flags);
-	st = memory_adopt(fd, addr, o.flags, &m, e);
-	return st == KVT_OK ? add(k, &m, &o, out, e) : st;
+	st = memory_adopt(fd, addr, &m, e);
+	return st == KVT_OK ? add(k, &m, &o, &no_pages, out, e) : st;
 }
 
 /* ------------------------------------------------------------------ handle */

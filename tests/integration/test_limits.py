@@ -97,3 +97,32 @@ def test_timeouts_are_never_early(place, actor):
         assert end == "TIMEOUT" and "may not have been created" in end.text, end.text
         s = reader.stats(f"x{i}")
         assert s["ended"] - s["queued"] >= (31 + i) * 1000000
+
+
+def test_registered_is_asked_before_pages_are_made(kvtd, actor):
+    """A region over the limit is refused with the numbers and takes no memory; the next that fits is taken."""
+    d = kvtd(config="limits { registered = 100MiB }")
+    a = actor(d)
+    refused = a("cache A 1 1 1073741824")
+    assert refused == "QUOTA" and "of 104857600 bytes registered" in refused.text, repr(refused)
+    with open(f"/proc/{a.pid}/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    assert "KVT_SANITIZE" in os.environ or peak < 256 << 10, f"{peak} KiB"
+    refused = a("cache A 1 1 35184372088832")
+    assert refused != "OK" and "this machine has" in refused.text, repr(refused)
+    a.cache("A", 1, 1, 64 << 20)
+    assert a("cache B 1 1 67108864") == "QUOTA"
+
+
+@pytest.mark.parametrize("how", ["release", "end"])
+def test_a_begin_without_commit_is_given_back(kvtd, how):
+    d = kvtd(config="limits { registered = 1MiB }")
+    with d.client() as c:
+        assert c.ask("region_begin", region=1, length=1 << 20, access=7).status == "OK"
+        assert c.ask("region_begin", region=2, length=4096, access=7).status == "QUOTA"
+        if how == "release":
+            assert c.ask("region_release", region=1).status == "OK"
+            assert c.ask("region_begin", region=3, length=1 << 20, access=7).status == "OK"
+    wait_until("it is given back", lambda: not d.rows("REGION"))
+    with d.client() as c:
+        assert c.ask("region_begin", region=1, length=1 << 20, access=7).status == "OK"

@@ -82,6 +82,15 @@ static unsigned count_maps(void)
 	return n;
 }
 
+static int memfd(unsigned flags, off_t len)
+{
+	int fd = memfd_create("test", MFD_CLOEXEC | flags);
+
+	ck_assert_int_ge(fd, 0);
+	ck_assert_int_eq(ftruncate(fd, len), 0);
+	return fd;
+}
+
 START_TEST(allocates)
 {
 	struct kvt_region_opts o = KVT_INIT(o);
@@ -136,6 +145,9 @@ START_TEST(bad_alloc)
 	says("length is 0");
 	ck_assert_int_eq(kvt_region_alloc(k, SIZE_MAX, NULL, &r), KVT_INVALID);
 	ck_assert_int_eq(kvt_region_alloc(k, SIZE_MAX / 2 - (2 << 20), NULL, &r), KVT_NO_MEMORY);
+	says("this machine has");
+	ck_assert_int_eq(kvt_region_alloc(k, (size_t)32 << 40, NULL, &r), KVT_NO_MEMORY);
+	says("(32 TiB): this machine has");
 	ck_assert_int_eq(kvt_region_alloc(k, 4096, NULL, NULL), KVT_INVALID);
 	o.access = 8;
 	ck_assert_int_eq(kvt_region_alloc(k, 4096, &o, &r), KVT_INVALID);
@@ -170,6 +182,35 @@ START_TEST(refused)
 	/* the fake keeps the fd that it got: one more than before */
 	ck_assert_int_ge(fake_seen_fd(f, BODY(REGION_FDS), 1), 0);
 	ck_assert_uint_eq(count_fds(), fds + 1);
+}
+END_TEST
+
+/* Over a limit: the daemon is asked first, and no page is taken. */
+START_TEST(over_quota)
+{
+	int fd = memfd(MFD_ALLOW_SEALING, 16 << 20);
+	struct kvt_region *r = (void *)0x5a;
+	unsigned fds = count_fds();
+	struct stat sb;
+
+	fake_answer(f, BODY(REGION_BEGIN), KVT_QUOTA, "no room");
+	ck_assert_int_eq(kvt_region_register_memfd(k, fd, NULL, NULL, &r), KVT_QUOTA);
+	ck_assert_str_eq(kvt_errmsg(), "no room");
+	ck_assert_int_eq(fstat(fd, &sb), 0);
+	ck_assert_int_eq(sb.st_blocks, 0);
+	ck_assert_int_eq(kvt_region_alloc(k, 16 << 20, NULL, &r), KVT_QUOTA);
+	ck_assert_uint_eq(count_fds(), fds);
+	ck_assert_uint_eq(count_maps(), 0);
+	ck_assert_uint_eq(fake_count(f, BODY(REGION_BEGIN)), 2);
+	ck_assert_uint_eq(fake_count(f, BODY(REGION_FDS)), 0);
+	ck_assert_uint_eq(fake_count(f, BODY(REGION_COMMIT)), 0);
+	ck_assert_ptr_eq(r, (void *)0x5a);
+	fake_answer(f, BODY(REGION_BEGIN), KVT_OK, NULL);
+	ck_assert_int_eq(kvt_region_register_memfd(k, fd, NULL, NULL, &r), KVT_OK);
+	ck_assert_int_eq(fstat(fd, &sb), 0);
+	ck_assert_int_eq(sb.st_blocks * 512, 16 << 20);
+	ck_assert_int_eq(kvt_region_release(r, 5000), KVT_OK);
+	close(fd);
 }
 END_TEST
 
@@ -213,7 +254,7 @@ START_TEST(huge_pages)
 		ck_assert_int_eq(kvt_region_release(r, 5000), KVT_OK);
 	} else {
 		ck_assert_int_eq(kvt_region_alloc(k, 4096, &o, &r), KVT_UNSUPPORTED);
-		says("1 huge pages of 2 MiB (sysctl vm.nr_hugepages)");
+		says("1 huge page of 2 MiB (sysctl vm.nr_hugepages)");
 	}
 	o.flags = KVT_REGION_TRY_HUGE;
 	ck_assert_msg(kvt_region_alloc(k, 4096, &o, &r) == KVT_OK, "%s", kvt_errmsg());
@@ -221,15 +262,6 @@ START_TEST(huge_pages)
 	ck_assert_int_eq(kvt_region_release(r, 5000), KVT_OK);
 }
 END_TEST
-
-static int memfd(unsigned flags, off_t len)
-{
-	int fd = memfd_create("test", MFD_CLOEXEC | flags);
-
-	ck_assert_int_ge(fd, 0);
-	ck_assert_int_eq(ftruncate(fd, len), 0);
-	return fd;
-}
 
 START_TEST(registers_memfd)
 {
@@ -499,6 +531,7 @@ Suite *test_suite(void)
 	tcase_add_test(c, allocates);
 	tcase_add_test(c, bad_alloc);
 	tcase_add_test(c, refused);
+	tcase_add_test(c, over_quota);
 	tcase_add_test(c, huge_pages);
 	tcase_add_test(c, registers_memfd);
 	tcase_add_test(c, no_populate);

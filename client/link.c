@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
 
@@ -44,6 +45,17 @@ static void out_free(struct kvt *k, struct out *o)
 	free(o);
 }
 
+/* For those who wait on kvt_fd: it is readable when what is queued can be sent. */
+static void poll_out(struct kvt *k)
+{
+	bool want = k->sock >= 0 && !TAILQ_EMPTY(&k->out);
+
+	if (k->sock < 0 || want == k->out_polled)
+		return;
+	kvt_watch(k, k->sock, want ? EPOLLIN | EPOLLOUT : EPOLLIN);
+	k->out_polled = want;
+}
+
 static enum kvt_status queue(struct kvt *k, size_t len, int fd, struct kvt_err *e)
 {
 	struct out *o;
@@ -65,6 +77,7 @@ static enum kvt_status queue(struct kvt *k, size_t len, int fd, struct kvt_err *
 	memcpy(o->data, k->tx, len);
 	TAILQ_INSERT_TAIL(&k->out, o, link);
 	k->out_bytes += len;
+	poll_out(k);
 	kvt_kick(k);
 	return KVT_OK;
 }
@@ -109,16 +122,6 @@ static void flush(struct kvt *k)
 		}
 		out_free(k, o);
 	}
-}
-
-static void poll_out(struct kvt *k)
-{
-	bool want = k->sock >= 0 && !TAILQ_EMPTY(&k->out);
-
-	if (k->sock < 0 || want == k->out_polled)
-		return;
-	kvt_watch(k, k->sock, want ? EPOLLIN | EPOLLOUT : EPOLLIN);
-	k->out_polled = want;
 }
 
 /* ------------------------------------------------------------------ calls */
@@ -299,6 +302,8 @@ void kvt_conn_lost(struct kvt *k, enum kvt_status status, const char *text, bool
 	if (k->sock < 0)
 		return;
 	kvt_unwatch(k, k->sock);
+	/* a forked child may hold it: a close alone would not tell the daemon */
+	shutdown(k->sock, SHUT_RDWR);
 	close(k->sock);
 	k->sock = -1;
 	k->out_polled = k->close_sent = false;

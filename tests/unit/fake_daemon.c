@@ -538,6 +538,20 @@ void fake_draining(struct fake *f)
 	pthread_mutex_unlock(&f->lock);
 }
 
+void fake_wait_end(struct fake *f)
+{
+	struct timespec ts;
+	int rc = 0;
+
+	clock_gettime(CLOCK_REALTIME, &ts);
+	ts.tv_sec += PATIENCE_S;
+	pthread_mutex_lock(&f->lock);
+	while (f->conn >= 0 && rc == 0)
+		rc = pthread_cond_timedwait(&f->cond, &f->lock, &ts);
+	pthread_mutex_unlock(&f->lock);
+	ck_assert_msg(rc == 0, "the client has not ended its connection");
+}
+
 uint64_t fake_client_id(struct fake *f)
 {
 	uint64_t id;

@@ -53,5 +53,6 @@ void fake_successor(struct fake *f);
 /* The process of the n-th daemon (from 0) dies. */
 void fake_die(struct fake *f, unsigned n);
 uint64_t fake_client_id(struct fake *f); /* of the present connection */
+void fake_wait_end(struct fake *f);	 /* until the client has ended the connection */
 
 #endif

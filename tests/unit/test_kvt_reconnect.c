@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
 #include "fake_daemon.h"
@@ -423,6 +424,33 @@ START_TEST(released_meanwhile)
 }
 END_TEST
 
+/* A forked child holds the socket: what we give up ends all the same. */
+START_TEST(given_up_with_a_child)
+{
+	int hold[2];
+	pid_t child;
+	char c;
+
+	ck_assert_int_eq(pipe(hold), 0);
+	child = fork();
+	ck_assert_int_ge(child, 0);
+	if (child == 0) {
+		close(hold[1]);
+		(void)!read(hold[0], &c, 1);
+		_exit(0);
+	}
+	close(hold[0]);
+	fake_listen(f, false);
+	fake_send_raw(f, "\377\377\377\377", 4);
+	ck_assert_int_eq(next(KVT_EVENT_DISCONNECTED).status, KVT_VERSION);
+	fake_wait_end(f);
+	fake_listen(f, true);
+	next(KVT_EVENT_RECONNECTED);
+	close(hold[1]);
+	ck_assert_int_eq(waitpid(child, NULL, 0), child);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
 	Suite *s = suite_create("kvt_reconnect");
@@ -441,6 +469,7 @@ Suite *test_suite(void)
 	tcase_add_test(c, calls_wait_for_daemon);
 	tcase_add_test(c, lost_while_registering);
 	tcase_add_test(c, released_meanwhile);
+	tcase_add_test(c, given_up_with_a_child);
 	suite_add_tcase(s, c);
 	tcase_add_checked_fixture(h, start_hasty, stop);
 	tcase_set_timeout(h, 40);

@@ -4,6 +4,7 @@
 
 #include "main.h"
 
+#include <poll.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -387,6 +388,32 @@ START_TEST(full_socket)
 }
 END_TEST
 
+/* The same for those who wait on kvt_fd: a daemon that reads again makes it readable. */
+START_TEST(full_socket_polled)
+{
+	static uint32_t ids[5000];
+	struct pollfd p = { .fd = kvt_fd(k), .events = POLLIN };
+	uint64_t began = now_ms();
+	unsigned n = 600;
+
+	for (uint32_t i = 0; i < 5000; i++)
+		ids[i] = i + 3000000;
+	part.blocks = ids;
+	part.n_blocks = 5000; /* 20000 bytes */
+	ck_assert_int_eq(kvt_dispatch(k), KVT_OK);
+	fake_read(f, false);
+	for (unsigned i = 0; i < n; i++)
+		pull(NULL);
+	fake_read(f, true);
+	while (fake_count(f, BODY(TRANSFER_START)) < n) {
+		(void)poll(&p, 1, 200);
+		if (p.revents)
+			ck_assert_int_eq(kvt_dispatch(k), KVT_OK);
+		ck_assert_uint_lt(now_ms(), began + 10000);
+	}
+}
+END_TEST
+
 START_TEST(release_and_decline)
 {
 	fake_answer(f, BODY(TRANSFER_START), KVT_NOT_FOUND, "the grant is used up");
@@ -525,6 +552,7 @@ Suite *test_suite(void)
 	tcase_add_test(c, refused);
 	tcase_add_test(c, long_lists);
 	tcase_add_test(c, full_socket);
+	tcase_add_test(c, full_socket_polled);
 	tcase_add_test(c, release_and_decline);
 	suite_add_tcase(s, c);
 	tcase_set_timeout(t, 30);

@@ -86,12 +86,13 @@ struct tcp_peer {
 	pthread_mutex_t lock;
 	/* under it */
 	TAILQ_HEAD(tcp_conn_list, tcp_conn) conns;
-	struct sched sched;	       /* senders with chunks left */
-	TAILQ_HEAD(, tcp_job) active;  /* may have frames on the way */
-	TAILQ_HEAD(, tcp_job) waiting; /* senders that wait for their turn */
-	struct tcp_job *receivers;     /* by key */
-	uint64_t n_sending;	       /* active senders */
-	bool cutting;		       /* all active ones are being ended */
+	struct sched sched;	      /* senders with chunks left */
+	TAILQ_HEAD(, tcp_job) active; /* may have frames on the way */
+	struct sched waiting;	      /* senders that wait for their turn */
+	struct tcp_job *receivers;    /* by key */
+	uint64_t n_sending;	      /* active senders */
+	bool cutting;		      /* all active ones are being ended */
+	uint64_t were_up;	      /* a bit for each stream that has been up */
 };
 
 struct tcp_key {
@@ -111,7 +112,7 @@ struct tcp_job {
 	enum tcp_place place;
 	TAILQ_ENTRY(tcp_job) link;
 	UT_hash_handle hh;	 /* of a receiver */
-	struct sched_entry turn; /* of a sender */
+	struct sched_entry turn; /* of a sender: to begin, then of its chunks */
 	uint64_t next;		 /* first byte that no frame has */
 	uint64_t framed;	 /* bytes whose frames are complete */
 	uint8_t *claimed;	 /* of a receiver: a bit for each chunk that has come */

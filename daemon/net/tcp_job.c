@@ -2,8 +2,8 @@
 /*
  * tcp_job.c - jobs of transport tcp: where they wait, who finds them, how they end
  *
- * A receiver is found by the key in a frame's header from submit on. A sender waits in a queue
- * while tcp_peer_jobs others are moving, then lets its peer's connections take its chunks.
+ * A receiver is found by the key in a frame's header from submit on. A sender waits for
+ * its turn while tcp_peer_jobs others are moving, then lets its peer's connections take its chunks.
  */
 #define HASH_NONFATAL_OOM 1
 #include <stdio.h>
@@ -16,12 +16,11 @@ static void activate(struct tcp_job *tj);
 
 void tcp_activate_waiting(struct tcp_peer *tp)
 {
-	struct tcp_job *tj;
+	struct sched_entry *e;
 
-	while (!tp->cutting && tp->n_sending < tp->max_sending &&
-	       (tj = TAILQ_FIRST(&tp->waiting))) {
-		TAILQ_REMOVE(&tp->waiting, tj, link);
-		activate(tj);
+	while (!tp->cutting && tp->n_sending < tp->max_sending && (e = sched_next(&tp->waiting))) {
+		sched_del(&tp->waiting, e);
+		activate(container_of(e, struct tcp_job, turn));
 	}
 }
 
@@ -46,7 +45,7 @@ static void job_stop(struct net_end *end)
 
 	tj->place = TCP_NOWHERE;
 	if (place == TCP_WAITING)
-		TAILQ_REMOVE(&tp->waiting, tj, link);
+		sched_del(&tp->waiting, &tj->turn);
 	if (place != TCP_ACTIVE)
 		return;
 	TAILQ_REMOVE(&tp->active, tj, link);
@@ -145,7 +144,7 @@ static void job_start(struct tcp_job *tj)
 		receiver_start(tj);
 	} else {
 		tj->place = TCP_WAITING;
-		TAILQ_INSERT_TAIL(&tp->waiting, tj, link);
+		sched_add(&tp->waiting, &tj->turn, tj->end.job->priority);
 		tcp_activate_waiting(tp);
 	}
 }

@@ -129,7 +129,7 @@ void tcp_peer_add(struct peer *p)
 	pthread_mutex_init(&tp->lock, NULL);
 	TAILQ_INIT(&tp->conns);
 	TAILQ_INIT(&tp->active);
-	TAILQ_INIT(&tp->waiting);
+	sched_init(&tp->waiting);
 	sched_init(&tp->sched);
 	LIST_INSERT_HEAD(&tp->t->peers, tp, link);
 	p->net[NET_TCP] = tp;
@@ -159,7 +159,7 @@ static void end_active(struct tcp_peer *tp, const char *text)
 void tcp_peer_close(struct tcp_peer *tp)
 {
 	struct tcp_conn *c;
-	struct tcp_job *tj;
+	struct sched_entry *e;
 
 	tp->gone = true;
 	for (uint32_t i = 0; i < tp->n_streams; i++) {
@@ -167,11 +167,12 @@ void tcp_peer_close(struct tcp_peer *tp)
 		tcp_hs_cancel(tp->streams[i].hs);
 	}
 	pthread_mutex_lock(&tp->lock);
-	if (!TAILQ_EMPTY(&tp->active) || !TAILQ_EMPTY(&tp->waiting))
+	if (!TAILQ_EMPTY(&tp->active) || !sched_is_empty(&tp->waiting))
 		log_err("peer %s: tcp: it goes while jobs are on it", tp->node);
 	end_active(tp, "the peer is gone");
-	while ((tj = TAILQ_FIRST(&tp->waiting)))
-		net_end(&tj->end, KVT_TRANSPORT, "the peer is gone");
+	while ((e = sched_next(&tp->waiting)))
+		net_end(&container_of(e, struct tcp_job, turn)->end, KVT_TRANSPORT,
+			"the peer is gone");
 	/* their threads see it, and let go of them */
 	TAILQ_FOREACH(c, &tp->conns, link)
 		shutdown(c->fd, SHUT_RDWR);
@@ -276,15 +277,26 @@ void tcp_conn_break(struct tcp_conn *c, const char *why)
 	loop_post(tp->d, &c->down_call);
 }
 
-/* A stream that is made anew: the other side has given the old connection up. */
-static void cut_stream(struct tcp_peer *tp, uint32_t index)
+/*
+ * A stream that is made anew: the other side has given the old connection up. Until then it may
+ * have sent over it what we, who lost it earlier, never got: also for jobs that began after that.
+ */
+static void replace_stream(struct tcp_peer *tp, uint32_t index)
 {
 	struct tcp_conn *c;
+	struct tcp_job *tj, *next;
+	char text[KVT_ERR_TEXT];
 
+	snprintf(text, sizeof(text), "data connection %u to %s was lost", index, tp->node);
 	pthread_mutex_lock(&tp->lock);
 	TAILQ_FOREACH(c, &tp->conns, link)
 		if (c->index == index)
 			shutdown(c->fd, SHUT_RDWR);
+	if (tp->were_up & (UINT64_C(1) << index)) {
+		HASH_ITER(hh, tp->receivers, tj, next)
+			net_end(&tj->end, KVT_TRANSPORT, text);
+	}
+	tp->were_up |= UINT64_C(1) << index;
 	pthread_mutex_unlock(&tp->lock);
 }
 
@@ -294,7 +306,7 @@ void tcp_conn_up(struct tcp_peer *tp, int fd, uint32_t index)
 	char why[160] = "no memory for a data connection";
 	int err;
 
-	cut_stream(tp, index);
+	replace_stream(tp, index);
 	if (c)
 		c->th = tcp_thread_pick(tp->t, why, sizeof(why));
 	if (!c || !c->th) {

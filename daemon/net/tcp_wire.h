@@ -44,7 +44,9 @@
  *
  * The frames of a transfer are spread over all connections of the peer, so a connection that is
  * lost may have taken a part of any transfer with it: both sides end every transfer that is moving
- * over this peer with TRANSPORT.
+ * over this peer with TRANSPORT. The two sides may see it at different times, and a sender may
+ *think that a frame has gone which never came; so a stream that is made anew ends every transfer
+ *that is received at that moment, too.
  */
 #ifndef KVTD_NET_TCP_WIRE_H
 #define KVTD_NET_TCP_WIRE_H

@@ -615,6 +615,94 @@ static uint64_t switches(void)
 	return sum;
 }
 
+/*
+ * We lose a connection; the far side, which has not seen it yet, sends a frame of a transfer that
+ * began here after that. When it makes the stream anew the transfer ends: nobody else would say
+ * that the frame does not come.
+ */
+START_TEST(lost_here_first)
+{
+	struct geo g = geo_blocks(1, CHUNK, 2, true);
+	uint64_t deadline = 0;
+	struct raw a, b;
+
+	start();
+	raw_dial(&a, &f);
+	raw_prove(&a, 0);
+	raw_dial(&b, &f);
+	raw_prove(&b, 1);
+	raw_close(&a);
+	while (f.node[1].peer.data_connections > 1)
+		ck_assert(in_time(&f, &deadline));
+	xfer_init(&x, &f, 1, &g, &g, 1);
+	f.ops->submit(&x.dst->job);
+	raw_frame(&b, x.dst->job.xfer, 0, TCP_COMPLETE);
+	while (x.dst->job.moved < CHUNK)
+		ck_assert(in_time(&f, &deadline));
+	ck_assert_int_eq(x.dst->done, 0);
+	raw_dial(&a, &f);
+	raw_prove(&a, 0);
+	ck_assert(wait_for(&f, &x.dst->done, 1));
+	ck_assert_int_eq(x.dst->status, KVT_TRANSPORT);
+	ck_assert_str_eq(x.dst->text, "data connection 0 to node-a was lost");
+	side_fence(&x, 1);
+	xfer_done(&x);
+
+	/* what begins now is not affected, nor is the other connection */
+	xfer_init(&x, &f, 1, &g, &g, 2);
+	f.ops->submit(&x.dst->job);
+	raw_frame(&a, x.dst->job.xfer, 0, TCP_COMPLETE);
+	raw_frame(&b, x.dst->job.xfer, CHUNK, TCP_COMPLETE);
+	ck_assert(wait_for(&f, &x.dst->done, 1));
+	ck_assert_int_eq(x.dst->status, KVT_OK);
+	sides_check(x.src, x.dst);
+	raw_close(&a);
+	raw_close(&b);
+	fixture_stop(&f);
+	xfer_done(&x);
+}
+END_TEST
+
+#define CROWD 12
+
+/* With all places among the movers taken, those that wait get theirs by priority, too. */
+START_TEST(priority_of_those_that_wait)
+{
+	struct geo g = geo_blocks(1, CHUNK, 2, false);
+	struct xfer low[CROWD], high;
+	uint64_t deadline = 0;
+	int before = 0;
+
+	fixture_init(&f, NET_TCP, 1, false);
+	f.node[0].conf.tcp_peer_jobs = f.node[1].conf.tcp_peer_jobs = 1;
+	fixture_connect(&f);
+	test_fault("delay-chunk=5");
+	for (int k = 0; k < CROWD; k++) {
+		xfer_init(&low[k], &f, _i, &g, &g, 1);
+		low[k].src->job.priority = low[k].dst->job.priority = KVT_PRIORITY_LOW;
+		xfer_start(&low[k]);
+	}
+	xfer_init(&high, &f, _i, &g, &g, 1);
+	high.src->job.priority = high.dst->job.priority = KVT_PRIORITY_HIGH;
+	xfer_start(&high);
+	while (!high.src->done)
+		ck_assert(in_time(&f, &deadline));
+	for (int k = 0; k < CROWD; k++)
+		before += low[k].src->done;
+	ck_assert_int_lt(before, CROWD / 2);
+	test_fault("delay-chunk=0");
+	xfer_finish(&high);
+	sides_check(high.src, high.dst);
+	xfer_done(&high);
+	for (int k = 0; k < CROWD; k++) {
+		xfer_finish(&low[k]);
+		sides_check(low[k].src, low[k].dst);
+		xfer_done(&low[k]);
+	}
+	fixture_stop(&f);
+}
+END_TEST
+
 START_TEST(idle_is_idle)
 {
 	struct geo g = geo_blocks(1, CHUNK, 8, true);
@@ -664,6 +752,8 @@ Suite *test_suite(void)
 	tcase_add_test(t, dialled_until_it_works);
 	tcase_add_test(t, peer_gone_and_back);
 	tcase_add_test(t, stream_replaced);
+	tcase_add_test(t, lost_here_first);
+	tcase_add_loop_test(t, priority_of_those_that_wait, 0, 2);
 	tcase_add_test(t, idle_is_idle);
 	suite_add_tcase(s, t);
 	return s;

@@ -145,6 +145,16 @@ static inline uint64_t cursor_addr(const struct ext_iter *it, const struct ext_p
 	       it->run * p->slice.stride + it->off;
 }
 
+uint64_t ext_peek(const struct ext_iter *it)
+{
+	const struct ext_part *p;
+
+	if (it->part >= it->map->n_parts)
+		return 0;
+	p = &it->map->parts[it->part];
+	return cursor_addr(it, p, &p->planes[it->plane]);
+}
+
 static int next_whole(struct ext_iter *it, const struct ext_part *p, const struct ext_plane *pl,
 		      uint64_t max, struct ext_span *out)
 {

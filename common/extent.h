@@ -77,6 +77,9 @@ void ext_seek(struct ext_iter *it, const struct ext_map *m, uint64_t pos);
  */
 int ext_next(struct ext_iter *it, uint64_t max, struct ext_span *out);
 
+/* Where the next span begins; 0 at the end. */
+uint64_t ext_peek(const struct ext_iter *it);
+
 /* Whether pos is in the middle of a span: its byte goes on where the byte before it ended. */
 bool ext_continues(const struct ext_map *m, uint64_t pos);
 

@@ -21,6 +21,7 @@
 #include "log.h"
 #include "mem/mem.h"
 #include "net/end.h"
+#include "net/prefetch.h"
 #include "net/sched.h"
 #include "net/thread.h"
 #include "net/transports.h"
@@ -179,6 +180,10 @@ static void copy_chunk(void *arg)
 		end = c->at.addr + c->at.len;
 		near = (void *)(uintptr_t)c->at.addr;
 		far = (void *)(uintptr_t)c->far_at.addr;
+		if (c->left > c->at.len) {
+			net_prefetch(&c->near, c->at.len);
+			net_prefetch(&c->far, c->at.len);
+		}
 		/* both sides may name the same bytes */
 		memmove(c->read ? near : far, c->read ? far : near, c->at.len);
 		c->left -= c->at.len;

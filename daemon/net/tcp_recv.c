@@ -11,6 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include "mem/mem.h"
+#include "net/prefetch.h"
 #include "net/tcp.h"
 
 #define SMALL_PIECES_MAX 4 /* of one read that goes straight into place */
@@ -107,6 +108,8 @@ static void scatter(void *arg)
 	while (sc->left) {
 		ext_next(&sc->it, sc->left, &s);
 		sc->region = s.region;
+		if (sc->left > s.len)
+			net_prefetch(&sc->it, s.len);
 		memcpy((void *)(uintptr_t)s.addr, sc->from, s.len);
 		sc->from += s.len;
 		sc->left -= s.len;

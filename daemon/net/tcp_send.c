@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include "fault.h"
 #include "mem/mem.h"
+#include "net/prefetch.h"
 #include "net/tcp.h"
 
 #define ZERO_BYTES 65536
@@ -61,6 +62,8 @@ static void add_payload(void *arg)
 
 			if (s.len > TCP_BUF_BYTES - b->used)
 				return;
+			if (b->left > s.len)
+				net_prefetch(&b->it, s.len);
 			memcpy(to, from, s.len);
 			b->used += s.len;
 			from = to;

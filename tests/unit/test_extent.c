@@ -152,6 +152,7 @@ static void check_walk(const struct ext_map *m, const struct byte *all, uint64_t
 		while (len < max && pos + len < m->bytes && joins(all, pos + len - 1))
 			len++;
 		ck_assert_uint_eq(it.pos, pos);
+		ck_assert_uint_eq(ext_peek(&it), all[pos].addr);
 		ck_assert_int_eq(ext_next(&it, max, &s), 1);
 		ck_assert_uint_eq(s.addr, all[pos].addr);
 		ck_assert_uint_eq(s.region, all[pos].region);
@@ -159,6 +160,7 @@ static void check_walk(const struct ext_map *m, const struct byte *all, uint64_t
 		pos += len;
 	}
 	s.len = 77;
+	ck_assert_uint_eq(ext_peek(&it), 0);
 	ck_assert_int_eq(ext_next(&it, 10, &s), 0);
 	ck_assert_uint_eq(s.len, 77);
 	ck_assert_uint_eq(it.pos, m->bytes);

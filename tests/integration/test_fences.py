@@ -46,13 +46,13 @@ class World:
                 d.start()
                 self.leave()
         if self.owner is None:
-            self.owner = self.actor(self.place.owner, "name=owner", "timeout=2000")
+            self.owner = self.actor(self.place.owner, "name=owner", "timeout=600")
             self.owner.cache("A", 64, 1, 4096, "memfd")
             if self.reader:
                 self.reader.kill()
                 self.reader = None
         if self.reader is None:
-            self.reader = self.actor(self.place.reader, "name=reader", "timeout=2000")
+            self.reader = self.actor(self.place.reader, "name=reader", "timeout=600")
             self.reader.cache("B", 64, 1, 4096, "memfd")
             token = self.owner.grant("first", "read A:0")
             assert self.reader.run("first", "pull", token, "B:0 final") == "OK"

@@ -319,10 +319,8 @@ enum kvt_status addr_listen(const struct conf *conf, const char *item, struct ad
 	return KVT_OK;
 }
 
-enum kvt_status addr_check_conf(const struct conf *conf, struct kvt_err *e)
+enum kvt_status addr_check_allow(const struct conf *conf, struct kvt_err *e)
 {
-	enum kvt_status status = KVT_OK;
-	struct addr a;
 	struct cidr c;
 
 	for (int i = 0; i < conf->peers_allow.n; i++)
@@ -331,6 +329,14 @@ enum kvt_status addr_check_conf(const struct conf *conf, struct kvt_err *e)
 					"peers.allow: \"%s\" is neither an address nor a CIDR, "
 					"as 10.0.0.0/8 or fd00::/8",
 					conf->peers_allow.item[i]);
+	return KVT_OK;
+}
+
+enum kvt_status addr_check_listen(const struct conf *conf, struct kvt_err *e)
+{
+	enum kvt_status status = KVT_OK;
+	struct addr a;
+
 	for (int i = 0; i < conf->listen.n && !status; i++)
 		status = addr_listen(conf, conf->listen.item[i], &a, e);
 	return status;
@@ -423,7 +429,7 @@ enum kvt_status addr_advertise(const struct conf *conf, const struct addr *liste
 					conf->advertise.item[i], strerror(-rc));
 		if (!rc)
 			return kvt_fail(
-				e, KVT_NOT_FOUND,
+				e, KVT_INVALID,
 				"advertise %s: neither an address nor an interface or a network "
 				"in which this node has one",
 				conf->advertise.item[i]);
@@ -433,4 +439,12 @@ enum kvt_status addr_advertise(const struct conf *conf, const struct addr *liste
 	memcpy(out, found, sizeof(found));
 	*n_out = ad.n;
 	return KVT_OK;
+}
+
+enum kvt_status addr_check_advertise(const struct conf *conf, struct kvt_err *e)
+{
+	char out[KVT_ADDRS_MAX][KVT_ADDR_MAX];
+	int n;
+
+	return addr_advertise(conf, NULL, 0, out, &n, e);
 }

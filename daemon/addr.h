@@ -57,12 +57,14 @@ enum kvt_status addr_may_dial(const struct conf *conf, const struct addr *a, str
  */
 enum kvt_status addr_listen(const struct conf *conf, const char *item, struct addr *out,
 			    struct kvt_err *e);
-/* Judges what is an address in conf: listen, and peers { allow }. */
-enum kvt_status addr_check_conf(const struct conf *conf, struct kvt_err *e);
+/* Judge a key of conf: peers { allow }, listen, and advertise on the interfaces there are now. */
+enum kvt_status addr_check_allow(const struct conf *conf, struct kvt_err *e);
+enum kvt_status addr_check_listen(const struct conf *conf, struct kvt_err *e);
+enum kvt_status addr_check_advertise(const struct conf *conf, struct kvt_err *e);
 
 /*
  * What tickets say of us: conf->advertise (addresses, interfaces, networks), or where it is empty
- * the n listening addresses. At most KVT_ADDRS_MAX; NOT_FOUND for an item that gives none.
+ * the n listening addresses. At most KVT_ADDRS_MAX; INVALID for an item that gives none.
  */
 enum kvt_status addr_advertise(const struct conf *conf, const struct addr *listening, int n,
 			       char out[KVT_ADDRS_MAX][KVT_ADDR_MAX], int *n_out,

@@ -43,11 +43,14 @@ enum kvt_status admin_apply(const struct conf *c, struct kvt_err *e)
 {
 	log_max_level = c->log_level;
 #ifdef KVT_FAULTS
+	char where[256];
+
 	fault_clear();
+	conf_where(c, "", "fault", where, sizeof(where));
 	for (int i = 0; i < c->fault.n; i++) {
 		if (fault_set(c->fault.item[i]) < 0)
-			return kvt_fail(e, KVT_INVALID, "fault: there is no fault point \"%s\"",
-					c->fault.item[i]);
+			return kvt_fail(e, KVT_INVALID, "%s%sfault: there is no fault point \"%s\"",
+					where, *where ? ": " : "", c->fault.item[i]);
 	}
 #endif
 	(void)e;

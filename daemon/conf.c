@@ -16,6 +16,7 @@
 #include "conf_scan.h"
 #include "conf_value.h"
 #include "token.h"
+#include "units.h"
 
 #define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
 #define FILE_MAX_     (256 * 1024)
@@ -28,6 +29,7 @@ static const struct conf_key keys[] = {
 #undef KEY
 };
 #define N_KEYS ((int)ARRAY_SIZE(keys))
+_Static_assert(ARRAY_SIZE(keys) <= CONF_KEYS_MAX, "CONF_KEYS_MAX");
 
 int conf_keys(void)
 {
@@ -43,6 +45,25 @@ static const struct conf_key *find_key(const char *section, const char *name)
 	return NULL;
 }
 
+void conf_where(const struct conf *c, const char *section, const char *name, char *buf, size_t len)
+{
+	const struct conf_key *k = find_key(section, name);
+	const struct conf_origin *o = k ? &c->origin[k - keys] : NULL;
+
+	if (o && o->option)
+		snprintf(buf, len, "--%s", o->option);
+	else if (c->file && o && o->line)
+		snprintf(buf, len, "%.200s:%d", c->file, o->line);
+	else
+		snprintf(buf, len, "%.200s", c->file ? c->file : "");
+}
+
+static void host_name(char host[KVT_NODE_MAX + 1])
+{
+	if (gethostname(host, KVT_NODE_MAX + 1) < 0 || host[KVT_NODE_MAX])
+		snprintf(host, KVT_NODE_MAX + 1, "localhost");
+}
+
 static enum kvt_status set_defaults(struct conf *c, struct kvt_err *e)
 {
 	for (int i = 0; i < N_KEYS; i++) {
@@ -53,8 +74,7 @@ static enum kvt_status set_defaults(struct conf *c, struct kvt_err *e)
 		if (keys[i].type == LIST || keys[i].type == SOCKETS)
 			continue; /* all empty */
 		if (!strcmp(keys[i].name, "node")) {
-			if (gethostname(host, sizeof(host)) < 0 || host[sizeof(host) - 1])
-				snprintf(host, sizeof(host), "localhost");
+			host_name(host);
 			def = host;
 		}
 		st = conf_set(c, &keys[i], def, "default", e);
@@ -68,11 +88,34 @@ static enum kvt_status set_defaults(struct conf *c, struct kvt_err *e)
 
 struct load {
 	const char *file;
+	struct conf *c; /* its origins say which keys the file has */
 	struct kvt_err *e;
-	int line[ARRAY_SIZE(keys)]; /* 0: not in the file */
 };
 
 static __thread struct load *loading; /* for libconfuse's error function, which has no argument */
+
+static bool is_section(const char *name)
+{
+	for (int i = 0; i < N_KEYS; i++) {
+		if (*name && !strcmp(keys[i].section, name))
+			return true;
+	}
+	return false;
+}
+
+static void no_key(struct load *l, const char *section, const char *name, int line)
+{
+	if (!*section && is_section(name))
+		kvt_fail(l->e, KVT_INVALID,
+			 "%s:%d: %s is a section: it goes without \"=\", %s { ... }", l->file, line,
+			 name, name);
+	else if (*section && find_key("", section))
+		kvt_fail(l->e, KVT_INVALID, "%s:%d: %s is a key, not a section: %s = VALUE",
+			 l->file, line, section, section);
+	else
+		kvt_fail(l->e, KVT_INVALID, "%s:%d: there is no key %s%s%s", l->file, line, section,
+			 *section ? "." : "", name);
+}
 
 static int on_key(const char *section, const char *name, int line, void *arg)
 {
@@ -81,11 +124,10 @@ static int on_key(const char *section, const char *name, int line, void *arg)
 	int *seen;
 
 	if (!k) {
-		kvt_fail(l->e, KVT_INVALID, "%s:%d: there is no key %s%s%s", l->file, line, section,
-			 *section ? "." : "", name);
+		no_key(l, section, name, line);
 		return -EINVAL;
 	}
-	seen = &l->line[k - keys];
+	seen = &l->c->origin[k - keys].line;
 	if (*seen) {
 		kvt_fail(l->e, KVT_INVALID, "%s:%d: %s is set twice, first in line %d", l->file,
 			 line, conf_key_name(k), *seen);
@@ -98,12 +140,16 @@ static int on_key(const char *section, const char *name, int line, void *arg)
 __attribute__((format(printf, 2, 0))) static void on_confuse_error(cfg_t *cfg, const char *fmt,
 								   va_list ap)
 {
-	char text[160];
+	int line = cfg ? cfg->line : 0;
+	char text[160], name[64];
 
 	if (!loading || loading->e->status != KVT_OK)
 		return; /* the first one says it */
 	vsnprintf(text, sizeof(text), fmt, ap);
-	kvt_fail(loading->e, KVT_INVALID, "%s:%d: %s", loading->file, cfg ? cfg->line : 0, text);
+	if (sscanf(text, "no such option '%63[^']", name) == 1)
+		no_key(loading, "", name, line);
+	else
+		kvt_fail(loading->e, KVT_INVALID, "%s:%d: %s", loading->file, line, text);
 }
 
 static enum kvt_status read_file(const char *file, char **out, size_t *len, struct kvt_err *e)
@@ -187,9 +233,9 @@ static enum kvt_status take_values(struct conf *c, cfg_t *cfg, struct load *l)
 		char where[256];
 		unsigned n;
 
-		if (!l->line[i] || !sec)
+		if (!c->origin[i].line || !sec)
 			continue;
-		snprintf(where, sizeof(where), "%s:%d", l->file, l->line[i]);
+		conf_where(c, k->section, k->name, where, sizeof(where));
 		conf_clear(c, k);
 		n = cfg_size(sec, k->name);
 		for (unsigned v = 0; v < n; v++) {
@@ -205,6 +251,12 @@ static enum kvt_status take_values(struct conf *c, cfg_t *cfg, struct load *l)
 
 static enum kvt_status parse_text(struct conf *c, const char *text, size_t len, struct load *l)
 {
+	static const char *const wrong[] = {
+		[CONF_SCAN_DOLLAR] = "\"${\" is not expanded: write the value itself",
+		[CONF_SCAN_OPEN] = "a \"{\" is not closed",
+		[CONF_SCAN_COMMENT] = "a comment begins here that has no \"*/\"",
+		[CONF_SCAN_QUOTE] = "a quote begins here that is not closed",
+	};
 	struct options *o;
 	cfg_t *cfg;
 	int line = 0, rc;
@@ -214,10 +266,7 @@ static enum kvt_status parse_text(struct conf *c, const char *text, size_t len, 
 	if (rc < 0)
 		return KVT_INVALID;
 	if (rc > 0)
-		return kvt_fail(l->e, KVT_INVALID, "%s:%d: %s", l->file, line,
-				rc == CONF_SCAN_DOLLAR
-					? "\"${\" is not expanded: write the value itself"
-					: "a \"{\" is not closed");
+		return kvt_fail(l->e, KVT_INVALID, "%s:%d: %s", l->file, line, wrong[rc]);
 	o = make_options();
 	cfg = o ? cfg_init(o->top, CFGF_NONE) : NULL;
 	if (!cfg) {
@@ -259,46 +308,64 @@ static enum kvt_status load_args(struct conf *c, const struct conf_args *args, s
 		const struct conf_arg *a = &args->arg[i];
 		const struct conf_key *k = find_key("", a->key);
 		enum kvt_status st;
+		char where[64];
 		int before = 0;
 
 		if (!k)
 			return kvt_fail(e, KVT_INTERNAL, "there is no key %s", a->key);
+		c->origin[k - keys].option = a->option;
+		conf_where(c, "", a->key, where, sizeof(where));
 		while (before < i && strcmp(args->arg[before].key, a->key))
 			before++;
 		if (before == i)
 			conf_clear(c, k);
-		st = conf_set(c, k, a->value, a->option, e);
+		st = conf_set(c, k, a->value, where, e);
 		if (st != KVT_OK)
 			return st;
 	}
 	return KVT_OK;
 }
 
-/* What spans keys. The line is that of the first key, or none if it is not in the file. */
-static enum kvt_status check_all(const struct conf *c, struct load *l)
+/* The key that is named, or where it stands nowhere, the one that it is compared with. */
+__attribute__((format(printf, 5, 6))) static enum kvt_status
+together(const struct conf *c, const struct conf_key *k, const char *other, struct kvt_err *e,
+	 const char *fmt, ...)
 {
-	const struct conf_key *k;
-	char where[256] = "command line";
+	const struct conf_origin *o = &c->origin[k - keys];
+	char where[256], what[160];
+	va_list ap;
 
-#define FAIL_IF(cond, section, name, ...)                                        \
-	do {                                                                     \
-		if (cond) {                                                      \
-			k = find_key(section, name);                             \
-			if (l->file && l->line[k - keys])                        \
-				snprintf(where, sizeof(where), "%s:%d", l->file, \
-					 l->line[k - keys]);                     \
-			else if (l->file)                                        \
-				snprintf(where, sizeof(where), "%s", l->file);   \
-			return conf_bad(l->e, where, k, __VA_ARGS__);            \
-		}                                                                \
-	} while (0)
-	FAIL_IF(c->keepalive_timeout < 2 * c->keepalive_interval, "peers", "keepalive_timeout",
-		"must be at least twice keepalive_interval");
-	FAIL_IF(c->max_hold_default > c->max_hold_max, "grants", "max_hold",
-		"must not exceed max_hold_max");
-	FAIL_IF(!strcmp(c->client_socket, c->admin_socket), "", "admin_socket",
-		"must not be the client socket");
-#undef FAIL_IF
+	va_start(ap, fmt);
+	vsnprintf(what, sizeof(what), fmt, ap);
+	va_end(ap);
+	conf_where(c, k->section, o->line || o->option ? k->name : other, where, sizeof(where));
+	return conf_bad(e, where, k, what);
+}
+
+/* What spans keys. */
+static enum kvt_status check_all(const struct conf *c, struct kvt_err *e)
+{
+	const struct {
+		const char *name;
+		uint64_t ms;
+	} holds[] = { { "max_hold", c->max_hold_default }, { "ttl", c->ttl_default } };
+	char a[KVT_UNITS_LEN], b[KVT_UNITS_LEN];
+
+	if (c->keepalive_timeout < 2 * c->keepalive_interval)
+		return together(c, find_key("peers", "keepalive_timeout"), "keepalive_interval", e,
+				"must be at least twice keepalive_interval (%s): it is %s",
+				kvt_format_duration(c->keepalive_interval * 1000000, a),
+				kvt_format_duration(c->keepalive_timeout * 1000000, b));
+	for (size_t i = 0; i < ARRAY_SIZE(holds); i++) {
+		if (holds[i].ms > c->max_hold_max)
+			return together(c, find_key("grants", holds[i].name), "max_hold_max", e,
+					"must not exceed max_hold_max (%s): it is %s",
+					kvt_format_duration(c->max_hold_max * 1000000, a),
+					kvt_format_duration(holds[i].ms * 1000000, b));
+	}
+	if (!strcmp(c->client_socket, c->admin_socket))
+		return together(c, find_key("", "admin_socket"), "client_socket", e,
+				"must not be the client socket, %.100s", c->client_socket);
 	return KVT_OK;
 }
 
@@ -306,19 +373,23 @@ enum kvt_status conf_load_args(const char *file, const struct conf_args *args, s
 			       struct kvt_err *e)
 {
 	struct kvt_err own = { 0 };
-	struct load l = { .file = file, .e = e ? e : &own };
 	struct conf *c = calloc(1, sizeof(*c));
+	struct load l = { .file = file, .c = c, .e = e ? e : &own };
 	enum kvt_status st;
 
-	if (!c)
+	if (c && file)
+		c->file = strdup(file);
+	if (!c || (file && !c->file)) {
+		free(c);
 		return kvt_fail_nomem(e, "the configuration");
+	}
 	st = set_defaults(c, l.e);
 	if (st == KVT_OK && file)
 		st = load_file(c, file, &l);
 	if (st == KVT_OK && args)
 		st = load_args(c, args, l.e);
 	if (st == KVT_OK)
-		st = check_all(c, &l);
+		st = check_all(c, l.e);
 	if (st != KVT_OK) {
 		conf_free(c);
 		return st;
@@ -339,6 +410,7 @@ void conf_free(struct conf *c)
 	for (int i = 0; i < N_KEYS; i++) {
 		conf_drop(c, &keys[i]);
 	}
+	free(c->file);
 	free(c);
 }
 
@@ -369,11 +441,13 @@ static void print_default(FILE *out, const struct conf_key *k)
 {
 	static const char *const quoted[] = { "", "\"" };
 	bool q = k->type != COUNT && k->type != BOOL && k->type != LEVEL;
+	char host[KVT_NODE_MAX + 1] = "";
 
+	host_name(host);
 	if (k->type == LIST || k->type == SOCKETS)
 		fprintf(out, "%s = {}", k->name);
-	else if (strlen(k->def) < k->min && k->type == TEXT)
-		fprintf(out, "#%s = ", k->name);
+	else if (!strcmp(k->name, "node"))
+		fprintf(out, "#%s = \"%s\"", k->name, host);
 	else
 		fprintf(out, "%s = %s%s%s", k->name, quoted[q], k->def, quoted[q]);
 }

@@ -16,6 +16,7 @@
 
 #define CONF_LIST_MAX 16
 #define CONF_ARGS_MAX 32
+#define CONF_KEYS_MAX 80
 #define CONF_FILE     KVT_SYSCONFDIR "/kvtd/kvtd.conf"
 
 struct conf_list {
@@ -27,7 +28,15 @@ struct conf_socket { /* listen_client NAME PATH */
 	char *name, *path;
 };
 
+struct conf_origin {	    /* of a key's value; neither: the default */
+	const char *option; /* of the command line, without "--"; borrowed */
+	int line;	    /* in the file */
+};
+
 struct conf {
+	char *file; /* NULL: none */
+	struct conf_origin origin[CONF_KEYS_MAX];
+
 	/* who and where */
 	char *node;		    /* node id; default the host name */
 	char *cluster;		    /* "default" */
@@ -81,12 +90,14 @@ struct conf_args {
 	struct conf_arg {
 		const char *key;    /* "client_socket"; of a list: the first replaces the file's */
 		const char *value;  /* borrowed */
-		const char *option; /* "-s", for error texts */
+		const char *option; /* "client-socket", for error texts; borrowed */
 	} arg[CONF_ARGS_MAX];
 };
 enum kvt_status conf_load_args(const char *file, const struct conf_args *args, struct conf **out,
 			       struct kvt_err *e);
 void conf_free(struct conf *c);
+/* "FILE:LINE", "--OPTION", "FILE" or "": where the value of a key comes from, for error texts. */
+void conf_where(const struct conf *c, const char *section, const char *name, char *buf, size_t len);
 /*
  * Takes over the reloadable keys of `next` into `now`. `changed` and `restart` get the names of the
  * keys that differ (static strings); room for conf_keys() each.

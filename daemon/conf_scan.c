@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * A lexer for libconfuse's language, just good enough to find keys: comments, strings, braces,
- * words. It owns nothing and refuses nothing but "${".
+ * words. It owns nothing; what it refuses stands in conf_scan.h.
  */
 #include "conf_scan.h"
 
@@ -14,7 +14,8 @@
 struct scan {
 	const char *p, *end;
 	int line;
-	int dollar_line; /* of the first "${" */
+	int dollar_line;     /* of the first "${" */
+	int open, open_line; /* what begins there and has no end */
 	char word[WORD_MAX];
 };
 
@@ -34,12 +35,24 @@ static void step(struct scan *s)
 	s->p++;
 }
 
+static void unclosed(struct scan *s, int what, int line)
+{
+	s->open = what;
+	s->open_line = line;
+}
+
 static void skip_comment(struct scan *s)
 {
 	if (at(s, "/*")) {
+		int line = s->line;
+
+		s->p += 2;
 		while (s->p < s->end && !at(s, "*/"))
 			step(s);
-		s->p += s->p < s->end ? 2 : 0;
+		if (s->p < s->end)
+			s->p += 2;
+		else
+			unclosed(s, CONF_SCAN_COMMENT, line);
 		return;
 	}
 	while (s->p < s->end && *s->p != '\n')
@@ -55,6 +68,7 @@ static void look_for_dollar(struct scan *s)
 static enum token read_string(struct scan *s)
 {
 	char quote = *s->p++;
+	int line = s->line;
 
 	while (s->p < s->end && *s->p != quote) {
 		look_for_dollar(s);
@@ -64,6 +78,8 @@ static enum token read_string(struct scan *s)
 	}
 	if (s->p < s->end)
 		s->p++;
+	else
+		unclosed(s, CONF_SCAN_QUOTE, line);
 	return T_STRING;
 }
 
@@ -163,6 +179,10 @@ int conf_scan(const char *text, size_t len,
 	if (s.dollar_line) {
 		*line = s.dollar_line;
 		return CONF_SCAN_DOLLAR;
+	}
+	if (s.open) {
+		*line = s.open_line;
+		return s.open;
 	}
 	if (in_list || section[0]) {
 		*line = s.line;

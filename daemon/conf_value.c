@@ -10,7 +10,8 @@
 #include "token.h"
 #include "units.h"
 
-#define ARRAY_SIZE(a) (sizeof(a) / sizeof((a)[0]))
+#define SOCKET_PATH_MAX 107 /* of the kernel */
+#define ARRAY_SIZE(a)	(sizeof(a) / sizeof((a)[0]))
 
 const char *conf_key_name(const struct conf_key *k)
 {
@@ -44,7 +45,10 @@ static void sockets_clear(struct conf *c)
 enum kvt_status conf_bad(struct kvt_err *e, const char *where, const struct conf_key *k,
 			 const char *what)
 {
-	return kvt_fail(e, KVT_INVALID, "%s: %s: %s", where, conf_key_name(k), what);
+	if (!strncmp(where, "--", 2)) /* says which key */
+		return kvt_fail(e, KVT_INVALID, "%s: %s", where, what);
+	return kvt_fail(e, KVT_INVALID, "%s%s%s: %s", where, *where ? ": " : "", conf_key_name(k),
+			what);
 }
 
 static enum kvt_status set_text(char **out, const char *value, const char *where,
@@ -92,6 +96,8 @@ static enum kvt_status add_socket(struct conf *c, const char *value, const char 
 		return conf_bad(e, where, k, "has more than 16 items");
 	if (n == 0 || n > KVT_TAG_MAX || *path != '/' || !kvt_text_ok(value, k->max))
 		return conf_bad(e, where, k, "an item must be \"NAME /PATH\"");
+	if (strlen(path) > SOCKET_PATH_MAX)
+		return conf_bad(e, where, k, "a socket's path has at most 107 bytes");
 	s->name = strndup(value, n);
 	s->path = strdup(path);
 	if (!s->name || !s->path) {
@@ -132,9 +138,10 @@ static enum kvt_status set_level(enum log_level *out, const char *value, const c
 	return KVT_OK;
 }
 
-static enum kvt_status out_of_bounds(const char *where, const struct conf_key *k, struct kvt_err *e)
+static enum kvt_status out_of_bounds(const char *value, const char *where, const struct conf_key *k,
+				     struct kvt_err *e)
 {
-	char min[KVT_UNITS_LEN], max[KVT_UNITS_LEN], what[96];
+	char min[KVT_UNITS_LEN], max[KVT_UNITS_LEN], what[160];
 
 	if (k->type == TIME) {
 		kvt_format_duration(k->min * 1000000, min);
@@ -143,7 +150,7 @@ static enum kvt_status out_of_bounds(const char *where, const struct conf_key *k
 		kvt_format_size(k->min, min);
 		kvt_format_size(k->max, max);
 	}
-	snprintf(what, sizeof(what), "must be from %s to %s", min, max);
+	snprintf(what, sizeof(what), "must be from %s to %s: it is %.40s", min, max, value);
 	return conf_bad(e, where, k, what);
 }
 
@@ -168,7 +175,7 @@ static enum kvt_status set_number(uint64_t *out, const char *value, const char *
 		v /= 1000000;
 	}
 	if (v < k->min || v > k->max)
-		return out_of_bounds(where, k, e);
+		return out_of_bounds(value, where, k, e);
 	*out = v;
 	return KVT_OK;
 }

@@ -307,7 +307,7 @@ static int check_config(struct options *o)
 		st = kvtd_check_conf(conf, &e);
 	conf_free(conf);
 	if (st != KVT_OK) {
-		fprintf(stderr, "kvtd: %s: %s\n", o->check, e.text);
+		fprintf(stderr, "kvtd: %s\n", e.text);
 		return EXIT_USAGE;
 	}
 	return EXIT_SUCCESS;

@@ -14,7 +14,7 @@
 #include "peer.h"
 #include "transfer.h"
 
-enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e)
+static enum kvt_status check_transports(const struct conf *c, struct kvt_err *e)
 {
 	for (int i = 0; i < c->transport_allow.n; i++) {
 		if (!net_by_name(c->transport_allow.item[i]))
@@ -22,7 +22,30 @@ enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e)
 					"transport.allow: there is no transport \"%s\"",
 					c->transport_allow.item[i]);
 	}
-	return addr_check_conf(c, e);
+	return KVT_OK;
+}
+
+enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e)
+{
+	static const struct {
+		const char *section, *key;
+		enum kvt_status (*check)(const struct conf *c, struct kvt_err *e);
+	} checks[] = {
+		{ "transport", "allow", check_transports },
+		{ "peers", "allow", addr_check_allow },
+		{ "", "listen", addr_check_listen },
+		{ "", "advertise", addr_check_advertise },
+	};
+	struct kvt_err why = { 0 };
+	char where[256];
+
+	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+		if (checks[i].check(c, &why) == KVT_OK)
+			continue;
+		conf_where(c, checks[i].section, checks[i].key, where, sizeof(where));
+		return kvt_fail(e, why.status, "%s%s%s", where, *where ? ": " : "", why.text);
+	}
+	return KVT_OK;
 }
 
 static bool transport_allowed(const struct conf *c, const char *name)

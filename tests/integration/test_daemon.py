@@ -49,7 +49,8 @@ def test_usage():
         code, out, err = run(*args)
         assert code == 2 and err and not out, args
     code, out, err = run("-n", "")
-    assert code == 2 and err.startswith("kvtd: ") and "node" in err
+    assert code == 2 and err.startswith("kvtd: --node: must be")
+    assert run("-s", "/x", "-a", "/x")[2].startswith("kvtd: --admin-socket: must not be")
 
 
 def test_help_config_is_a_config(folder):
@@ -67,13 +68,17 @@ def test_help_config_is_a_config(folder):
     ("peers {\n  keepalive_timeout = 3 parsecs\n}\n", ":2: "),
     ("grants { ttl = 30 }\n", ":1: grants.ttl: "),
     ("log_level = shout\n", ":1: log_level: "),
-    ("transport { allow = {carrier-pigeon} }\n", "there is no transport \"carrier-pigeon\""),
+    ("\ntransport { allow = {carrier-pigeon} }\n", ":2: transport.allow: there is no transport \"carrier-pigeon\""),
     ("listen = {\"10.0.0.1:7588\"}\n", "needs a cluster key"),
     ("insecure_loopback = true\nlisten = {\"10.0.0.1:7588\"}\n", "127.0.0.0/8 and ::1 alone"),
-    ("insecure_loopback = true\nlisten = {nonsense}\n", "listen nonsense: not an address"),
-    ("peers { allow = {\"10.0.0.0/8\", nonsense} }\n", "peers.allow: \"nonsense\""),
+    ("insecure_loopback = true\nlisten = {nonsense}\n", ":2: listen nonsense: not an address"),
+    ("node = a\nadvertise = {nosuchif0}\n", ":2: advertise nosuchif0: neither an address"),
+    ("peers {\nallow = {\"10.0.0.0/8\", nonsense} }\n", ":2: peers.allow: \"nonsense\""),
+    ("node = a /* oops\nlimits { grants = 1 }\n", ":1: a comment begins here"),
+    ("grants={ttl=1s}\n", ":1: grants is a section"),
+    ("grants { ttl = 2h }\n", ":1: grants.ttl: must not exceed max_hold_max (1 h): it is 2 h"),
     ("peers { allow = {\"10.0.0.0/33\"} }\n", "peers.allow: \"10.0.0.0/33\""),
-    ("fault = {\"nonsense\"}\n", "nonsense"),
+    ("\nfault = {\"nonsense\"}\n", ":2: fault: there is no fault point \"nonsense\""),
 ])
 def test_bad_config(folder, kvtd, text, error):
     path = folder / "kvtd.conf"
@@ -96,7 +101,7 @@ def test_missing_config(folder):
     (["-l", "127.0.0.1:0"], "needs a cluster key"),
     (["-l", "192.0.2.1:0", "--insecure-loopback"], "needs a cluster key"),
     (["-l", "0.0.0.0:0", "--insecure-loopback"], "needs a cluster key"),
-    (["-l", "nonsense", "--insecure-loopback"], "nonsense"),
+    (["-l", "nonsense", "--insecure-loopback"], "kvtd: --listen: listen nonsense: not an"),
 ])
 def test_listen_without_trust(kvtd, args, text):
     d = kvtd(*args, listen=False, start=False)
@@ -202,7 +207,7 @@ def test_folder_that_cannot_be(kvtd, folder):
 
 def test_path_too_long(kvtd, folder):
     d = kvtd("-s", folder / ("x" * 120), start=False)
-    refused(d, 2, "client_socket")
+    refused(d, 2, "--client-socket: must be")
 
 
 # ---------------------------------------------------------------- systemd

@@ -47,6 +47,9 @@ def help_config():
         elif said is not None:
             key, _, default = word.lstrip("#").partition(" = ")
             restart = said.endswith(" (needs a restart)")
+            if word.startswith("#"):  # the node's own name: not the same everywhere
+                assert default.strip('"')
+                default = ""
             keys[section, key.rstrip(" =")] = (default.strip('"').replace("{}", ""), not restart,
                                                said.removesuffix(" (needs a restart)"))
             said = None

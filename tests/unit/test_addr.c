@@ -266,7 +266,7 @@ START_TEST(advertising)
 	ck_assert_int_ge(advertise("lo", out, &e), 1);
 	ck_assert_str_eq(out[0], "127.0.0.1:1000");
 	ck_assert_int_eq(advertise("nosuch0", out, &e), -1);
-	ck_assert_int_eq(e.status, KVT_NOT_FOUND);
+	ck_assert_int_eq(e.status, KVT_INVALID);
 	ck_assert_msg(strstr(e.text, "advertise nosuch0") != NULL, "%s", e.text);
 	ck_assert_int_eq(advertise("203.0.113.0/24", out, &e), -1);
 }

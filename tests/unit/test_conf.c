@@ -86,7 +86,7 @@ START_TEST(all_kinds)
 		     "peers {\n\tallow = {10.0.0.0/8, \"fd00::/8\"}\n\tredial_max = 1s\n}\n"
 		     "limits { grants = 7 registered = 2GiB }\n"
 		     "limits_key { grants = 9 }\n"
-		     "transport { allow = {tcp} tcp_chunk = 64KiB }\n");
+		     "transport { allow = \"tcp\" tcp_chunk = 64KiB }\n");
 
 	ck_assert_str_eq(c->node, "node-a");
 	ck_assert_str_eq(c->cluster, "the \"big\" one");
@@ -118,7 +118,10 @@ static const struct {
 	{ "nodes = a\n", 1, "there is no key nodes" },
 	{ "\npeers {\n allow = {}\n alow = {}\n}\n", 4, "there is no key peers.alow" },
 	{ "limts { grants = 1 }\n", 1, "there is no key limts.grants" },
-	{ "limts { }\n", 1, "" },
+	{ "limts { }\n", 1, "there is no key limts" },
+	{ "grants = {ttl = 1s}\n", 1, "grants is a section: it goes without \"=\"" },
+	{ "node = a\ngrants = 1\n", 2, "grants is a section" },
+	{ "node { x = 1 }\n", 1, "node is a key, not a section" },
 	{ "node = a\n\nnode = b\n", 3, "node is set twice, first in line 1" },
 	{ "listen = {a}\nlisten += {b}\n", 2, "listen is set twice" },
 	{ "limits { grants = 1 }\nlimits { grants = 2 }\n", 2, "limits.grants is set twice" },
@@ -131,7 +134,7 @@ static const struct {
 	{ "drain_timeout = \"30 parsecs\"\n", 1, "drain_timeout: " },
 	{ "drain_timeout = 30MiB\n", 1, "drain_timeout: " },
 	{ "drain_timeout = 1500us\n", 1, "whole milliseconds" },
-	{ "fence_timeout = 1ms\n", 1, "must be from 10 ms to 10 min" },
+	{ "fence_timeout = 1ms\n", 1, "must be from 10 ms to 10 min: it is 1ms" },
 	{ "limits { grants = 4096s }\n", 1, "limits.grants: " },
 	{ "limits { grants = -1 }\n", 1, "limits.grants: " },
 	{ "limits { grants = 0 }\n", 1, "limits.grants: " },
@@ -142,14 +145,35 @@ static const struct {
 	{ "node = \"\"\n", 1, "printable text of 1 to 64 bytes" },
 	{ "node = \"a\\x01\"\n", 1, "printable text" },
 	{ "listen_client = {vllm}\n", 1, "must be \"NAME /PATH\"" },
+	{ "listen_client = {\"t /23456789012345678901234567890123456789012345678901234567890"
+	  "1234567890123456789012345678901234567890123456789\"}\n",
+	  1, "a socket's path has at most 107 bytes" },
 	{ "node = {a}\n", 1, "" },
 	{ "node\n", 2, "" },
 	{ "limits {\n grants = 1\n", 3, "a \"{\" is not closed" },
 	{ "listen = {a,\nb\n", 3, "a \"{\" is not closed" },
-	{ "node = \"unterminated\n", 0, "" },
+	{ "node = \"unterminated\n", 1, "a quote begins here" },
+	{ "node = a \"", 1, "a quote begins here" },
+	{ "node = a\n\"\nlimits { grants = 1 }\n", 2, "a quote begins here" },
+	{ "node = a\n'\nlimits { grants = 1 }\n", 2, "a quote begins here" },
+	{ "node = 'a\\'\n", 1, "a quote begins here" },
+	{ "listen = {a,\n\"b}\n", 2, "a quote begins here" },
+	{ "node = a /* oops\nlimits { grants = 1 }\n", 1, "a comment begins here" },
+	{ "\nnode = a\n/*/\n}\n", 3, "a comment begins here" },
+	{ "node = a /* oops *\n/", 1, "a comment begins here" },
+	{ "limits {\ngrants = 1 /* } \n", 2, "a comment begins here" },
+	{ "node = a\n}\n", 2, "" },
+	{ "node = a\n}", 2, "" },
 	{ "client_socket = /x\nadmin_socket = /x\n", 2, "must not be the client socket" },
-	{ "peers { keepalive_timeout = 900ms }\n", 1, "at least twice keepalive_interval" },
-	{ "grants { max_hold = 2h }\n", 1, "must not exceed max_hold_max" },
+	{ "peers { keepalive_timeout = 900ms }\n", 1,
+	  "keepalive_timeout: must be at least twice keepalive_interval (500 ms): it is 900 ms" },
+	{ "peers {\nkeepalive_interval = 2s }\n", 2,
+	  "at least twice keepalive_interval (2 s): it is 3 s" },
+	{ "grants { max_hold = 2h }\n", 1,
+	  "grants.max_hold: must not exceed max_hold_max (1 h): it is 2 h" },
+	{ "grants { ttl = 2h }\n", 1, "grants.ttl: must not exceed max_hold_max (1 h): it is 2 h" },
+	{ "grants {\nmax_hold_max = 10s max_hold = 10s\n}\n", 2,
+	  "grants.ttl: must not exceed max_hold_max (10 s): it is 30 s" },
 	{ "listen={a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a,a}\n", 1, "more than 16 items" },
 };
 
@@ -189,10 +213,10 @@ END_TEST
 START_TEST(arguments)
 {
 	struct conf_args a = { .n = 3,
-			       .arg = { { "node", "from-args", "-n" },
-					{ "listen", "a:1", "-l" },
-					{ "listen", "b:2", "-l" } } };
-	struct conf_args wrong = { .n = 1, .arg = { { "node", "", "-n" } } };
+			       .arg = { { "node", "from-args", "node" },
+					{ "listen", "a:1", "listen" },
+					{ "listen", "b:2", "listen" } } };
+	struct conf_args wrong = { .n = 1, .arg = { { "node", "", "node" } } };
 	struct conf *c = NULL;
 	struct kvt_err e;
 
@@ -203,7 +227,7 @@ START_TEST(arguments)
 	ck_assert_str_eq(c->listen.item[0], "a:1");
 	conf_free(c);
 	ck_assert_int_eq(conf_load_args(path, &wrong, &c, &e), KVT_INVALID);
-	ck_assert_str_eq(e.text, "-n: node: must be printable text of 1 to 64 bytes");
+	ck_assert_str_eq(e.text, "--node: must be printable text of 1 to 64 bytes");
 }
 END_TEST
 
@@ -235,6 +259,30 @@ START_TEST(apply)
 	ck_assert_int_eq(n_restart, 0);
 	conf_free(next);
 	conf_free(now);
+}
+END_TEST
+
+START_TEST(origins)
+{
+	struct conf_args a = { .n = 1, .arg = { { "cluster", "c", "cluster" } } };
+	char where[256], want[80];
+	struct conf *c = NULL;
+	struct kvt_err e;
+
+	put("node = a\n\npeers {\n\tallow = {\"::1\"}\n}\n");
+	ck_assert_int_eq(conf_load_args(path, &a, &c, &e), KVT_OK);
+	conf_where(c, "peers", "allow", where, sizeof(where));
+	snprintf(want, sizeof(want), "%s:4", path);
+	ck_assert_str_eq(where, want);
+	conf_where(c, "", "cluster", where, sizeof(where));
+	ck_assert_str_eq(where, "--cluster");
+	conf_where(c, "", "listen", where, sizeof(where));
+	ck_assert_str_eq(where, path);
+	conf_free(c);
+	ck_assert_int_eq(conf_load(NULL, &c, &e), KVT_OK);
+	conf_where(c, "", "listen", where, sizeof(where));
+	ck_assert_str_eq(where, "");
+	conf_free(c);
 }
 END_TEST
 
@@ -271,6 +319,7 @@ Suite *test_suite(void)
 	tcase_add_test(t, file_errors);
 	tcase_add_test(t, arguments);
 	tcase_add_test(t, apply);
+	tcase_add_test(t, origins);
 	tcase_add_test(t, help_is_a_config);
 	suite_add_tcase(s, t);
 	return s;

@@ -112,11 +112,13 @@ static void kill_with(struct hold *h, const struct kvt_err *why,
 	struct transfer *t, *next;
 
 	die(h);
+	h->sweeping = true;
 	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
 		next = TAILQ_NEXT(t, link);
 		if (t->state != XFER_LANDING)
 			how(t, &copy);
 	}
+	h->sweeping = false;
 	free_if_done(h);
 }
 
@@ -127,22 +129,36 @@ static void kill_all(struct hold *h, const struct kvt_err *why)
 	struct transfer *t, *next;
 
 	die(h);
+	h->sweeping = true;
 	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
 		next = TAILQ_NEXT(t, link);
 		transfer_stop(t, &copy);
 	}
+	h->sweeping = false;
 	free_if_done(h);
 }
 
+/* A success of it ends the use of the token. */
+static bool is_last(const struct transfer *t)
+{
+	return t->final || t->op == KVT__OP__OP_DECLINE;
+}
+
+/* Starts what is in its turn: all up to a last one, and that when none before it can fail unseen.
+ */
 static void on_kick(struct loop_call *call)
 {
 	struct hold *h = container_of(call, struct hold, kick);
 	struct transfer *t, *next;
+	bool unsure = false;
 
 	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
 		next = TAILQ_NEXT(t, link);
-		if (t->state == XFER_QUEUED)
+		if (t->state == XFER_QUEUED && !(unsure && is_last(t)))
 			transfer_try(t);
+		if (is_last(t))
+			return;
+		unsure = unsure || t->state == XFER_QUEUED || t->state == XFER_FENCING;
 	}
 }
 
@@ -264,12 +280,16 @@ enum kvt_status hold_get(struct transfer *t, const struct kvt_token *token, stru
 
 /* ---------------------------------------------------------------- ends of transfers */
 
-/* A final must not succeed without what was to come before it. */
+/* A final must not succeed without what was to come before it. Those that end by this do not begin
+ * it anew: one sweep reaches all. */
 static void stop_later_finals(struct hold *h, const struct transfer *failed, struct transfer *from)
 {
 	struct transfer *t, *next;
 	struct kvt_err e;
 
+	if (h->sweeping)
+		return;
+	h->sweeping = true;
 	for (t = from; t; t = next) {
 		next = TAILQ_NEXT(t, link);
 		if (!t->final)
@@ -278,7 +298,7 @@ static void stop_later_finals(struct hold *h, const struct transfer *failed, str
 			 failed->end.text);
 		transfer_stop(t, &e);
 	}
-	(void)h;
+	h->sweeping = false;
 }
 
 /* What was queued behind a final that succeeded. */
@@ -288,11 +308,13 @@ static void stop_queued(struct hold *h)
 	struct kvt_err e;
 
 	kvt_fail(&e, KVT_NOT_FOUND, "a final before it ended the use of the grant");
+	h->sweeping = true;
 	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
 		next = TAILQ_NEXT(t, link);
 		if (t->state == XFER_QUEUED)
 			transfer_stop(t, &e);
 	}
+	h->sweeping = false;
 }
 
 /* Of a client that is going, the first transfer to end may be the last: the place is lost then, and
@@ -313,7 +335,7 @@ void hold_transfer_ended(struct hold *h, struct transfer *t)
 		h->committed++;
 		h->claimed |= t->op == KVT__OP__OP_CLAIM;
 	}
-	if (ok && (t->final || t->op == KVT__OP__OP_DECLINE)) {
+	if (ok && is_last(t)) {
 		die(h);
 		stop_queued(h);
 	} else if (!ok) {

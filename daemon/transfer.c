@@ -599,22 +599,6 @@ static void wait_for_path(struct transfer *t)
 		evtimer_add(t->path_timer, &tv);
 }
 
-/* A final waits while one before it is not on its way. */
-static bool in_turn(const struct transfer *t)
-{
-	const struct transfer *o;
-
-	if (!t->final && t->op != KVT__OP__OP_DECLINE)
-		return true;
-	TAILQ_FOREACH(o, &t->hold->transfers, link) {
-		if (o == t)
-			return true;
-		if (o->state == XFER_QUEUED || (o->state == XFER_FENCING && o->retry))
-			return false;
-	}
-	return true;
-}
-
 void transfer_try(struct transfer *t)
 {
 	struct hold *h = t->hold;
@@ -625,8 +609,6 @@ void transfer_try(struct transfer *t)
 		return;
 	/* One that may wait long for its grant does not take a place among the movers meanwhile. */
 	if (h->state == HOLD_OPENING && h->open_wait_ms && t->n_parts)
-		return;
-	if (!in_turn(t))
 		return;
 	if (t->n_parts) {
 		st = path_choose(h->peer, &t->net, &e);

@@ -87,6 +87,7 @@ struct hold {
 	uint64_t handle;
 	enum hold_state state;
 	bool claimed, dialling, parked, revoked, freed;
+	bool sweeping; /* its transfers are being stopped, one after the other */
 	uint64_t committed;
 	uint64_t open_wait_ms;
 	struct transfer_list transfers;
@@ -110,7 +111,7 @@ void transfer_event(struct transfer *t, enum transfer_event ev);
 /* Ends it for this reason; the first one is reported. */
 void transfer_stop(struct transfer *t, const struct kvt_err *why);
 void transfer_refused(struct transfer *t, const struct kvt_err *why);
-void transfer_try(struct transfer *t); /* QUEUED: starts it if it can */
+void transfer_try(struct transfer *t); /* QUEUED and in its turn: starts it if it can */
 void transfer_free(struct transfer *t);
 const char *transfer_text(const struct transfer *t);
 

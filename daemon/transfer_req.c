@@ -314,9 +314,9 @@ void transfers_client_gone(struct client *c)
 
 	kvt_fail(&why, KVT_CLIENT_DIED, "the process at %s is gone", c->d->node);
 	token_queries_client_gone(c);
+	holds_client_gone(c); /* first: its end is a death, not an attempt that failed */
 	HASH_ITER(hh, c->transfers, t, next)
 		transfer_stop(t, &why);
-	holds_client_gone(c);
 }
 
 void transfers_region_stop(struct region *r, const char *why)

@@ -60,7 +60,8 @@ struct client {
 	struct quota quota;
 	struct region_failures *failures; /* private to region.c */
 	struct client_event_list events;
-	struct client_conn *conn;	 /* private to client.c */
+	uint32_t n_queries;	  /* of tokens, that wait for their answers; token_status.c's */
+	struct client_conn *conn; /* private to client.c */
 	struct client_hash_links *links; /* private to client.c */
 };
 
@@ -81,8 +82,9 @@ struct client *client_find(struct kvtd *d, uint64_t client_id);
 bool client_was_here(struct kvtd *d, uint64_t client_id);
 
 /*
- * Queues the event (once) and tries to send. On a CLOSING client delivered(e, false) is called at
- * once. Not for use from inside fill or delivered of the same event.
+ * Queues the event (once) and tries to send. On a CLOSING client delivered(e, false) is called: at
+ * once, or when those before it are dropped. Not for use from inside fill or delivered of the same
+ * event.
  */
 void client_event_post(struct client *c, struct client_event *e);
 void client_event_cancel(struct client *c, struct client_event *e);

@@ -191,7 +191,8 @@ void client_event_post(struct client *c, struct client_event *e)
 {
 	if (e->queued)
 		return;
-	if (c->state == CLIENT_CLOSING) {
+	/* Behind what still waits, until that is dropped: an end frees what the others speak of. */
+	if (c->state == CLIENT_CLOSING && TAILQ_EMPTY(&c->events)) {
 		e->delivered(e, false);
 		return;
 	}

@@ -114,10 +114,11 @@ struct service {
 	bool job_live;
 	uint64_t key; /* of the offer */
 	struct kvt_err end;
-	Kvt__Peer__XferStart *start; /* own copy, while WAITING */
-	struct loop_call fenced;     /* FENCING without a job */
-	struct event *deadline;	     /* or NULL */
-	struct event *delay;	     /* of fault DELAY_COMMIT */
+	uint8_t *start; /* packed, while WAITING: charged to the peer with the note */
+	size_t start_len;
+	struct loop_call fenced; /* FENCING without a job */
+	struct event *deadline;	 /* or NULL */
+	struct event *delay;	 /* of fault DELAY_COMMIT */
 	uint64_t made_ns;
 	uint8_t *note;
 	size_t note_len;
@@ -178,7 +179,7 @@ void gopen_revoke(struct gopen *o,
 /* service.c */
 extern const struct sm service_sm;
 void service_event(struct service *s, enum service_event ev);
-/* WAITING: admits it if all is there. m is its start, or NULL for its own copy. */
+/* WAITING: admits it if all is there. m is its start, or NULL for the one that it keeps. */
 void service_try(struct service *s, const Kvt__Peer__XferStart *m);
 void service_stop(struct service *s, const struct kvt_err *why, bool silent);
 void service_turn(struct service *s); /* MOVED: commit it if it is its turn */

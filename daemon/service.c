@@ -9,7 +9,8 @@
 
 #include "path.h"
 
-#define SERVICES_MAX 65536 /* of one peer */
+#define SERVICES_MAX	  65536	     /* of one peer */
+#define WAITING_BYTES_MAX (64 << 20) /* what its waiting ones keep: starts and notes */
 
 static void send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e)
 {
@@ -205,6 +206,14 @@ const struct sm service_sm = {
 	.enter = service_enter,
 };
 
+static void drop_start(struct service *s)
+{
+	if (s->start)
+		s->peer->waiting_bytes -= s->start_len + s->note_len;
+	free(s->start);
+	s->start = NULL;
+}
+
 static void service_free(struct service *s)
 {
 	struct kvtd *d = s->d;
@@ -221,8 +230,7 @@ static void service_free(struct service *s)
 		event_free(s->deadline);
 	if (s->delay)
 		event_free(s->delay);
-	if (s->start)
-		kvt__peer__xfer_start__free_unpacked(s->start, NULL);
+	drop_start(s);
 	free(s->note);
 	free(s->parts);
 	side_map_free(&s->map);
@@ -483,45 +491,52 @@ static bool must_wait(struct service *s)
 	return s->net && !s->net->peer_ready(s->peer, NULL, 0);
 }
 
-/* A copy of its start, for later. */
-static Kvt__Peer__XferStart *copy_start(const Kvt__Peer__XferStart *m)
+/* Its start, for later: packed, as that is bounded by a frame. */
+static enum kvt_status keep_start(struct service *s, const Kvt__Peer__XferStart *m,
+				  struct kvt_err *e)
 {
 	size_t n = kvt__peer__xfer_start__get_packed_size(m);
-	uint8_t *buf = kvtd_calloc(1, n + 1);
-	Kvt__Peer__XferStart *copy = NULL;
 
-	if (buf) {
-		kvt__peer__xfer_start__pack(m, buf);
-		copy = kvt__peer__xfer_start__unpack(NULL, n, buf);
-	}
-	free(buf);
-	return copy;
+	if (s->peer->waiting_bytes + n + s->note_len > WAITING_BYTES_MAX)
+		return kvt_fail(e, KVT_NO_MEMORY,
+				"transfers of %s that wait fill %" PRIu64 " bytes, at most %d",
+				s->peer->node, s->peer->waiting_bytes, WAITING_BYTES_MAX);
+	s->start = kvtd_calloc(1, n + 1);
+	if (!s->start)
+		return kvt_fail_nomem(e, "transfer");
+	s->start_len = kvt__peer__xfer_start__pack(m, s->start);
+	s->peer->waiting_bytes += n + s->note_len;
+	return KVT_OK;
+}
+
+/* Admits it, or leaves it WAITING. Not OK: it is to be stopped. */
+static enum kvt_status try_start(struct service *s, const Kvt__Peer__XferStart *m,
+				 struct kvt_err *e)
+{
+	if (m->n_parts && !s->net && choose_net(s, m, e))
+		return e->status;
+	if (must_wait(s))
+		return s->start ? KVT_OK : keep_start(s, m, e);
+	if (prepare(s, m, e))
+		return e->status;
+	drop_start(s);
+	service_event(s, SVC_EV_ADMIT);
+	return KVT_OK;
 }
 
 void service_try(struct service *s, const Kvt__Peer__XferStart *m)
 {
-	const Kvt__Peer__XferStart *start = m ? m : s->start;
+	Kvt__Peer__XferStart *own = NULL;
+	enum kvt_status st;
 	struct kvt_err e;
 
-	if (start->n_parts && !s->net && choose_net(s, start, &e)) {
+	if (!m)
+		m = own = kvt__peer__xfer_start__unpack(NULL, s->start_len, s->start);
+	st = m ? try_start(s, m, &e) : kvt_fail_nomem(&e, "transfer");
+	if (own)
+		kvt__peer__xfer_start__free_unpacked(own, NULL);
+	if (st != KVT_OK)
 		service_stop(s, &e, false);
-		return;
-	}
-	if (must_wait(s)) {
-		if (!s->start && !(s->start = copy_start(start))) {
-			kvt_fail_nomem(&e, "transfer");
-			service_stop(s, &e, false);
-		}
-		return;
-	}
-	if (prepare(s, start, &e)) {
-		service_stop(s, &e, false);
-		return;
-	}
-	if (s->start)
-		kvt__peer__xfer_start__free_unpacked(s->start, NULL);
-	s->start = NULL;
-	service_event(s, SVC_EV_ADMIT);
 }
 
 /* ---------------------------------------------------------------- the row */

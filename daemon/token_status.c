@@ -10,6 +10,7 @@
 #include <string.h>
 
 #define DEFAULT_TIMEOUT_MS 10000
+#define QUERIES_MAX	   1024 /* of a client, that wait */
 
 struct token_query {
 	TAILQ_ENTRY(token_query) link;
@@ -42,6 +43,7 @@ static void put_quota(struct token_query *q)
 static void query_end(struct token_query *q, const struct kvt_err *e, const Kvt__Reply *body)
 {
 	TAILQ_REMOVE(&q->d->transfers->queries, q, link);
+	q->client->n_queries--;
 	peer_want_cancel(q->d, &q->wait);
 	put_quota(q);
 	if (q->peer)
@@ -95,11 +97,15 @@ int req_token_status(struct client *c, const Kvt__Request *rq, struct kvt_fds *f
 		m->timeout_ms && m->timeout_ms < UINT32_MAX ? m->timeout_ms : DEFAULT_TIMEOUT_MS;
 	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
 			      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
-	struct token_query *q = kvtd_calloc(1, sizeof(*q));
+	struct token_query *q;
 
 	(void)fds;
 	(void)r;
 	(void)a;
+	if (c->n_queries >= QUERIES_MAX)
+		return kvt_fail(e, KVT_QUOTA, "%s has %u questions about tokens open, at most %d",
+				client_text(c), c->n_queries, QUERIES_MAX);
+	q = kvtd_calloc(1, sizeof(*q));
 	if (!q)
 		return kvt_fail_nomem(e, "query");
 	if (kvt_token_parse(m->token, &q->token, e))
@@ -130,6 +136,7 @@ int req_token_status(struct client *c, const Kvt__Request *rq, struct kvt_fds *f
 	}
 	evtimer_add(q->timer, &tv);
 	TAILQ_INSERT_TAIL(&c->d->transfers->queries, q, link);
+	c->n_queries++;
 	peer_want(c->d, &q->token, &q->wait);
 	return KVT_PENDING;
 fail:

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-"""Limits on transfers: bytes in flight, and connections that are being made for a client."""
+"""Limits: bytes in flight, connections that are being made for a client, what waits."""
 import os
+import signal
 
 import pytest
 
@@ -126,3 +127,41 @@ def test_a_begin_without_commit_is_given_back(kvtd, how):
     wait_until("it is given back", lambda: not d.rows("REGION"))
     with d.client() as c:
         assert c.ask("region_begin", region=1, length=1 << 20, access=7).status == "OK"
+
+
+def test_questions_about_tokens(two_daemons):
+    """A daemon that does not answer: a client may wait for so many answers, and no more."""
+    a, b = two_daemons
+    with b.client(name="owner") as owner, a.client(name="asker") as c:
+        owner.region(1, 4096)
+        owner.cache(1, 1, 1, 4096)
+        token = owner.grant(1, 1, [0]).grant_created["token"]
+        assert c.ask("token_status", token=token).status == "OK"
+        b.signal(signal.SIGSTOP)
+        asked = [c.send("token_status", token=token, timeout_ms=60000) for _ in range(1100)]
+        for rid in asked[1024:]:
+            refused = c.reply(rid)
+            assert refused.status == "QUOTA" and "1024" in refused.text
+        b.signal(signal.SIGCONT)
+        for rid in asked[:1024]:
+            assert c.reply(rid).status in ("OK", "PEER_LOST")
+        assert c.ask("token_status", token=token).status == "OK"
+
+
+def test_what_waits_at_the_owner(kvtd, actor):
+    """Transfers that came before their grant: what the owner's daemon keeps of them is bounded, and
+    all of it is free again when they have ended."""
+    n, note = 9000, b"n" * 4096
+    some = f"{{ transfers = {n} list_bytes = 256MiB }}"
+    d = kvtd(config=f"limits {some} limits_key {some} grants {{ open_wait_max = 60s }}")
+    owner = actor(d)
+    token = owner.ok(f"token {owner.ticket()} {'00' * 15 + '33'}").text
+    for _ in range(2):
+        with d.client(name="reader", timeout=30) as c:
+            c.transfer(1, "OP_CLAIM", token, note=note, open_wait_ms=60000)
+            assert c.quiet()
+            for i in range(2, n + 1):
+                c.transfer(i, "OP_CLAIM", token, note=note, open_wait_ms=60000)
+            ended = c.event("transfer_ended")
+            assert ended.status == "NO_MEMORY" and "at most" in ended["text"]
+        wait_until("the reader is gone", lambda: len(d.rows("CLIENT")) == 1)

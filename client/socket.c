@@ -6,25 +6,49 @@
 #include "socket.h"
 
 #include <errno.h>
+#include <grp.h>
 #include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <time.h>
 #include <unistd.h>
 
+#define CURE_LEN    128
 #define SEND_BUFFER (1 << 20) /* asked for; the kernel may give less */
 
-static const char *cure(int err, const char *denied)
+/* Who may: what the socket says, not what the daemon's configuration has. */
+static const char *denied_cure(const char *path, char buf[CURE_LEN])
+{
+	struct group gr, *g = NULL;
+	char names[1024];
+	struct stat sb;
+
+	if (stat(path, &sb) < 0) /* a folder above it is closed */
+		snprintf(buf, CURE_LEN, " (may this user reach the folder?)");
+	else if (sb.st_gid == 0)
+		snprintf(buf, CURE_LEN,
+			 " (for root alone: groupadd -r kvt, start kvtd again, usermod -aG kvt "
+			 "USER)");
+	else if (getgrgid_r(sb.st_gid, &gr, names, sizeof(names), &g) == 0 && g)
+		snprintf(buf, CURE_LEN, " (for group %s: usermod -aG %s USER, and a new login)",
+			 g->gr_name, g->gr_name);
+	else
+		snprintf(buf, CURE_LEN, " (for group %u)", sb.st_gid);
+	return buf;
+}
+
+static const char *cure(int err, const char *path, const char *denied, char buf[CURE_LEN])
 {
 	switch (err) {
 	case ENOENT:
 	case ECONNREFUSED:
 		return " (is kvtd running?)";
 	case EACCES:
-		return denied ? denied : " (is this user in group kvt?)";
+		return denied ? denied : denied_cure(path, buf);
 	case EPROTOTYPE:
 		return " (not a socket of kvtd)";
 	default:
@@ -43,6 +67,7 @@ int kvt_socket_connect(const char *path, const char *denied, struct kvt_err *e)
 {
 	struct sockaddr_un sa = { .sun_family = AF_UNIX };
 	int size = SEND_BUFFER;
+	char buf[CURE_LEN];
 	int sock, err;
 
 	if (!path[0] || strlen(path) >= sizeof(sa.sun_path)) {
@@ -63,7 +88,7 @@ int kvt_socket_connect(const char *path, const char *denied, struct kvt_err *e)
 	err = errno;
 	close(sock);
 	kvt_fail(e, status_of(err), "cannot connect to %s: %s%s", path, strerror(err),
-		 cure(err, denied));
+		 cure(err, path, denied, buf));
 	return -err;
 }
 

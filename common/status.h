@@ -22,6 +22,9 @@ struct kvt_err {
 enum kvt_status kvt_fail(struct kvt_err *e, enum kvt_status status, const char *fmt, ...)
 	__attribute__((format(printf, 3, 4)));
 
+/* The plural of what was counted: "%u block%s", n, KVT_S(n). */
+#define KVT_S(n) ((n) == 1 ? "" : "s")
+
 /* NO_MEMORY with what was to be allocated. */
 enum kvt_status kvt_fail_nomem(struct kvt_err *e, const char *what);
 

@@ -147,8 +147,8 @@ enum kvt_status blocks_check(const struct cache *k, const uint32_t *blocks, uint
 	for (uint64_t i = 0; i < n; i++)
 		if (blocks[i] >= k->n_blocks)
 			return kvt_fail(e, KVT_INVALID,
-					"%s: block %u of cache %" PRIu64 ": only %u blocks", what,
-					blocks[i], k->handle, k->n_blocks);
+					"%s: block %u of cache %" PRIu64 ": only %u block%s", what,
+					blocks[i], k->handle, k->n_blocks, KVT_S(k->n_blocks));
 	return unique ? check_unique(k, blocks, n, what, e) : KVT_OK;
 }
 
@@ -195,15 +195,16 @@ enum kvt_status side_check(const struct side_part *p, uint64_t list_blocks, bool
 	if (__builtin_mul_overflow(p->count - 1, p->step, &last) ||
 	    __builtin_add_overflow(last, p->first, &last) || last >= list_blocks)
 		return kvt_fail(e, KVT_INVALID,
-				"%s: %" PRIu64 " blocks from %" PRIu64 " on, step %" PRIu64
-				": the list has only %" PRIu64 " blocks",
-				what, p->count, p->first, p->step, list_blocks);
+				"%s: %" PRIu64 " block%s from %" PRIu64 " on, step %" PRIu64
+				": the list has only %" PRIu64 " block%s",
+				what, p->count, KVT_S(p->count), p->first, p->step, list_blocks,
+				KVT_S(list_blocks));
 	if (!p->plane_count || p->plane_first >= p->cache->n_planes ||
 	    p->plane_count > p->cache->n_planes - p->plane_first)
 		return kvt_fail(e, KVT_INVALID,
-				"%s: planes %u to %" PRIu64 ": cache has only %u planes", what,
+				"%s: planes %u to %" PRIu64 ": cache has only %u plane%s", what,
 				p->plane_first, (uint64_t)p->plane_first + p->plane_count,
-				p->cache->n_planes);
+				p->cache->n_planes, KVT_S(p->cache->n_planes));
 	return check_slice(p, written, what, e);
 }
 

@@ -315,7 +315,8 @@ int req_cache_delete(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 		return kvt_fail(e, KVT_NOT_FOUND, "there is no cache %" PRIu64,
 				q->cache_delete->cache);
 	if (k->users)
-		return kvt_fail(e, KVT_BUSY, "cache %" PRIu64 ": %u grants and transfers use it",
+		return kvt_fail(e, KVT_BUSY,
+				"cache %" PRIu64 ": it is in use by grants and transfers: %u",
 				k->handle, k->users);
 	cache_del(k);
 	return KVT_OK;

@@ -169,8 +169,11 @@ static void say_gone(struct client *c)
 	struct client_conn *k = c->conn;
 	char bytes[KVT_UNITS_LEN], took[KVT_UNITS_LEN];
 
-	if (c->admin)
+	if (c->admin || !c->client_id) {
+		/* never here: a Hello that was refused, as after a restart of ours */
+		log_limited(&limit_go, LOG_DEBUG_, "%s: gone: %s", client_text(c), k->why.text);
 		return;
+	}
 	kvt_format_size(k->lost_bytes, bytes);
 	kvt_format_duration(now_ns() - k->closing_ns, took);
 	log_limited(&limit_go, LOG_INFO_, "%s: gone: %s; %" PRIu64 " region%s, %s released in %s",
@@ -440,8 +443,8 @@ void client_new(struct kvtd *d, int fd, const char *tenant, bool admin)
 		return;
 	}
 	if (!admin && d->clients->n >= d->conf->max_clients) {
-		snprintf(text, sizeof(text), "there are %" PRIu64 " of %" PRIu64 " clients",
-			 d->clients->n, d->conf->max_clients);
+		snprintf(text, sizeof(text), "there are %" PRIu64 " of %" PRIu64 " client%s",
+			 d->clients->n, d->conf->max_clients, KVT_S(d->conf->max_clients));
 		turn_away(fd, KVT_QUOTA, text);
 		return;
 	}

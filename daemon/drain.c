@@ -44,7 +44,7 @@ static void enter_fencing(struct drain *g)
 
 	g->phase = FENCING;
 	if (left(d))
-		log_info("kvtd: ends %" PRIu64 " grants and transfers", left(d));
+		log_info("kvtd: grants and transfers that it ends: %" PRIu64, left(d));
 	sockets_close(d);
 	grants_shutdown(d, d->why);
 	transfers_shutdown(d, d->why);
@@ -92,7 +92,8 @@ static void on_time(evutil_socket_t fd, short what, void *arg)
 	(void)fd;
 	(void)what;
 	if (g->phase == DRAINING && g->then_exit) {
-		log_warn("kvtd: %" PRIu64 " grants and transfers have not ended in time", left(d));
+		log_warn("kvtd: grants and transfers that have not ended in time: %" PRIu64,
+			 left(d));
 		enter_fencing(g);
 	} else if (g->phase == FENCING) {
 		/* not fenced, or their clients do not read: closing waits for the former */

@@ -227,7 +227,7 @@ static bool park(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 static bool admissible(const struct grant *g, const struct gopen *o, struct kvt_err *e)
 {
 	if (CRYPTO_memcmp(g->secret, o->secret, sizeof(g->secret)) != 0) {
-		kvt_fail(e, KVT_PERMISSION, "wrong secret");
+		kvt_fail(e, KVT_NOT_FOUND, "no such grant");
 		return false;
 	}
 	if (g->state == GRANT_REVOKING) {
@@ -235,8 +235,8 @@ static bool admissible(const struct grant *g, const struct gopen *o, struct kvt_
 		return false;
 	}
 	if (g->finals + g->failed + g->n_opens >= g->readers) {
-		kvt_fail(e, KVT_BUSY, "the grant has %u readers: %u done, %u have it open",
-			 g->readers, g->finals + g->failed, g->n_opens);
+		kvt_fail(e, KVT_BUSY, "the grant has %u reader%s: %u done, %u with it open",
+			 g->readers, KVT_S(g->readers), g->finals + g->failed, g->n_opens);
 		return false;
 	}
 	return true;

@@ -212,8 +212,8 @@ static void end_done(void *obj)
 
 	g->end.status = KVT_OK;
 	if (g->failed)
-		snprintf(g->end.text, sizeof(g->end.text), "%u of %u readers failed", g->failed,
-			 g->readers);
+		snprintf(g->end.text, sizeof(g->end.text), "%u of %u reader%s failed", g->failed,
+			 g->readers, KVT_S(g->readers));
 	end(g);
 }
 

@@ -207,7 +207,9 @@ static void give_to_group(const struct listener *l, const char *name)
 		return;
 	g = getgrnam(name);
 	if (!g)
-		log_info("socket %s: there is no group %s: it stays with our own", l->path, name);
+		log_info("socket %s: there is no group %s: it stays with our own "
+			 "(groupadd -r %s, and start again)",
+			 l->path, name, name);
 	else if (chown(l->path, -1, g->gr_gid) < 0)
 		log_warn("socket %s: cannot give it to group %s: %s", l->path, name,
 			 strerror(errno));

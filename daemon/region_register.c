@@ -204,9 +204,8 @@ int req_region_fds(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
 		return st;
 	p = r->priv;
 	if (m->count != (uint32_t)n)
-		st = kvt_fail(e, KVT_INVALID,
-			      "region %" PRIu64 ": %u fds are announced and %d are there",
-			      r->handle, m->count, n);
+		st = kvt_fail(e, KVT_INVALID, "region %" PRIu64 ": %u fd%s announced and %d there",
+			      r->handle, m->count, KVT_S(m->count), n);
 	else if (r->ops->id == MEM_HOST && p->fds.n + n > 1)
 		st = kvt_fail(e, KVT_INVALID,
 			      "region %" PRIu64 ": host memory is one memfd, and %d fds were sent",

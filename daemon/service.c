@@ -292,8 +292,8 @@ static void judge(struct service *s)
 
 	if ((s->final || s->op == KVT__OP__OP_DECLINE) && o->commits < s->after)
 		kvt_fail(&s->end, KVT_TRANSPORT,
-			 "only %" PRIu64 " of the %" PRIu64 " transfers before it succeeded",
-			 o->commits, s->after);
+			 "only %" PRIu64 " of the %" PRIu64 " transfer%s before it succeeded",
+			 o->commits, s->after, KVT_S(s->after));
 	service_event(s, SVC_EV_TURN);
 }
 
@@ -367,8 +367,9 @@ static enum kvt_status check_geometry(const Kvt__Peer__XferPart *m, const struct
 	if (p->slice.len)
 		return KVT_OK;
 	if (m->n_block_bytes != 1 && m->n_block_bytes != p->plane_count)
-		return kvt_fail(e, KVT_INVALID, "%s: %zu block sizes for %u planes", what,
-				m->n_block_bytes, p->plane_count);
+		return kvt_fail(e, KVT_INVALID, "%s: %zu block size%s for %u plane%s", what,
+				m->n_block_bytes, KVT_S(m->n_block_bytes), p->plane_count,
+				KVT_S(p->plane_count));
 	for (uint32_t i = 0; i < p->plane_count; i++) {
 		uint64_t near = k->planes[p->plane_first + i].bytes;
 		uint64_t far = m->block_bytes[m->n_block_bytes == 1 ? 0 : i];
@@ -401,8 +402,8 @@ static enum kvt_status take_parts(struct service *s, const Kvt__Peer__XferStart 
 
 		snprintf(what, sizeof(what), "part %zu of the grant", (size_t)w->grant_part);
 		if (w->grant_part >= g->n_parts)
-			return kvt_fail(e, KVT_INVALID, "%s: it has only %u parts", what,
-					g->n_parts);
+			return kvt_fail(e, KVT_INVALID, "%s: it has only %u part%s", what,
+					g->n_parts, KVT_S(g->n_parts));
 		*p = (struct side_part){
 			.cache = g->parts[w->grant_part].cache,
 			.blocks = g->parts[w->grant_part].blocks,

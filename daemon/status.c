@@ -143,7 +143,7 @@ static void add_state(struct kvtd *d, Kvt__StatusReply *s, struct kvt_arena *a)
 		s->state = (char *)"degraded";
 		s->why = copy(a, why);
 	} else if (d->counts.fencing) {
-		snprintf(why, sizeof(why), "%" PRIu64 " transfers and grants are being fenced",
+		snprintf(why, sizeof(why), "transfers and grants that are being fenced: %" PRIu64,
 			 d->counts.fencing);
 		s->state = (char *)"degraded";
 		s->why = copy(a, why);

@@ -89,8 +89,9 @@ static enum kvt_status take_part(struct transfer *t, const Kvt__TransferPart *m,
 	if (!k)
 		return kvt_fail(e, KVT_NOT_FOUND, "%s: no cache %" PRIu64, what, m->cache);
 	if (m->plane_first >= k->n_planes)
-		return kvt_fail(e, KVT_INVALID, "%s: plane %u of cache %" PRIu64 ": only %u planes",
-				what, m->plane_first, k->handle, k->n_planes);
+		return kvt_fail(e, KVT_INVALID,
+				"%s: plane %u of cache %" PRIu64 ": only %u plane%s", what,
+				m->plane_first, k->handle, k->n_planes, KVT_S(k->n_planes));
 	p->near = (struct side_part){
 		.cache = k,
 		.blocks = block_lists_next(&t->lists, n),

@@ -267,9 +267,10 @@ int main(int argc, char **argv)
 	for (int r = 0; r < requests; r++) {
 		int status = KVT_OK;
 
-		printf("%s %u blocks of %s, %s tokens\n",
+		printf("%s %u block%s of %s, %s token%s\n",
 		       push ? "prefill pushes into decode's:" : "decode pulls from prefill:",
-		       blocks, shape, tokens);
+		       blocks, blocks == 1 ? "" : "s", shape, tokens,
+		       strcmp(tokens, "1") == 0 ? "" : "s");
 		for (int try = 0; try < TRIES; try++) {
 			status = request();
 			if (!worth_a_retry(status))

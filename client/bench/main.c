@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 #include "bench.h"
+#include "status.h"
 #include "units.h"
 
 #define RUNS_MIN 5
@@ -284,9 +285,9 @@ static int check_memory(const struct opts *o)
 		fclose(f);
 	if (!kib || need / 1024 <= kib / 10 * 9)
 		return 0;
-	bench_error("the caches of %" PRIu64 " clients, %" PRIu64 " in flight, take %s; %s of "
+	bench_error("the caches of %" PRIu64 " client%s, %" PRIu64 " in flight, take %s; %s of "
 		    "memory are free",
-		    o->clients, o->inflight, kvt_format_size(need, a),
+		    o->clients, KVT_S(o->clients), o->inflight, kvt_format_size(need, a),
 		    kvt_format_size(kib * 1024, b));
 	return -1;
 }

@@ -14,15 +14,17 @@ static int report_json(const struct opts *o, const struct result *r)
 	int rc;
 
 	j = json_pack(
-		"{sf sf sf sf sf sf sf sf sI sI sI sI sf ss sb si ss ss ss sb}", "gbytes_per_s",
-		r->gbytes_per_s, "baseline_gbytes_per_s", r->baseline_gbytes_per_s, "ratio",
-		r->ratio, "ratio_min", r->ratio_min, "ratio_max", r->ratio_max, "p50_us", r->p50_us,
-		"p99_us", r->p99_us, "p999_us", r->p999_us, "pieces", (json_int_t)r->pieces,
-		"pieces_coalesced", (json_int_t)r->pieces_coalesced, "request_bytes",
-		(json_int_t)r->request_bytes, "daemon_rss_bytes", (json_int_t)r->daemon_rss_bytes,
-		"cpu_s_per_gb", r->cpu_s_per_gb, "path", r->path, "verified", r->verified, "runs",
-		r->runs, "op", o->push ? "push" : "pull", "via", o->tcp ? "tcp" : "local", "shape",
-		o->shape.name, "fragmented", o->fragmented);
+		"{sf sf sf sf sf sf sf sf sI sI sI sI sf ss sb si ss ss ss sb sI sI sI sI}",
+		"gbytes_per_s", r->gbytes_per_s, "baseline_gbytes_per_s", r->baseline_gbytes_per_s,
+		"ratio", r->ratio, "ratio_min", r->ratio_min, "ratio_max", r->ratio_max, "p50_us",
+		r->p50_us, "p99_us", r->p99_us, "p999_us", r->p999_us, "pieces",
+		(json_int_t)r->pieces, "pieces_coalesced", (json_int_t)r->pieces_coalesced,
+		"request_bytes", (json_int_t)r->request_bytes, "daemon_rss_bytes",
+		(json_int_t)r->daemon_rss_bytes, "cpu_s_per_gb", r->cpu_s_per_gb, "path", r->path,
+		"verified", r->verified, "runs", r->runs, "op", o->push ? "push" : "pull", "via",
+		o->tcp ? "tcp" : "local", "shape", o->shape.name, "fragmented", o->fragmented,
+		"clients", (json_int_t)o->clients, "inflight", (json_int_t)o->inflight, "threads",
+		(json_int_t)o->threads, "streams", (json_int_t)o->streams);
 	if (!j) {
 		bench_error("no memory for JSON");
 		return -1;
@@ -48,27 +50,29 @@ static const char *count(uint64_t n, const char *what, char buf[KVT_UNITS_LEN])
 
 int report(const struct opts *o, const struct result *r)
 {
-	char a[KVT_UNITS_LEN], b[KVT_UNITS_LEN];
+	char a[KVT_UNITS_LEN], b[KVT_UNITS_LEN], size[KVT_UNITS_LEN];
 
 	if (o->json)
 		return report_json(o, r);
-	printf("%s of %s, %s: %u planes x %u blocks, %s at once\n", o->push ? "push" : "pull",
-	       o->shape.name, o->fragmented ? "fragmented" : "coalesced", o->shape.planes,
-	       o->shape.blocks, kvt_format_size(shape_bytes(&o->shape), a));
-	printf("  rate       %s over %s; %" PRIu64 " transfers, %s, %" PRIu64 " in flight%s\n",
-	       kvt_format_rate(r->gbytes_per_s * 1e9, a), r->path, r->transfers,
-	       count(o->clients, "client", b), o->inflight, o->clients > 1 ? " each" : "");
+	printf("%s of %s, %s: %s x %s, %s at once\n", o->push ? "push" : "pull", o->shape.name,
+	       o->fragmented ? "fragmented" : "coalesced", count(o->shape.planes, "plane", a),
+	       count(o->shape.blocks, "block", b), kvt_format_size(shape_bytes(&o->shape), size));
+	printf("  rate       %s over %s; %s, %s, %" PRIu64 " in flight%s\n",
+	       kvt_format_rate(r->gbytes_per_s * 1e9, a), r->path,
+	       count(r->transfers, "transfer", size), count(o->clients, "client", b), o->inflight,
+	       o->clients > 1 ? " each" : "");
 	printf("  baseline   %s by %s, %s\n", kvt_format_rate(r->baseline_gbytes_per_s * 1e9, a),
 	       o->tcp ? "raw TCP over loopback" : "memcpy",
 	       o->tcp ? count(o->streams, "stream", b) : count(o->threads, "thread", b));
-	printf("  ratio      %.3f, %.3f to %.3f in %d runs\n", r->ratio, r->ratio_min, r->ratio_max,
-	       r->runs);
+	printf("  ratio      %.3f, %.3f to %.3f in %s\n", r->ratio, r->ratio_min, r->ratio_max,
+	       count((uint64_t)r->runs, "run", a));
 	printf("  latency  ");
 	print_us("p50", r->p50_us);
 	print_us(" p99", r->p99_us);
 	print_us(" p99.9", r->p999_us);
-	printf("\n  request    %s for %" PRIu64 " pieces, moved as %" PRIu64 "\n",
-	       kvt_format_size(r->request_bytes, a), r->pieces, r->pieces_coalesced);
+	printf("\n  request    %s for %s, moved as %" PRIu64 "\n",
+	       kvt_format_size(r->request_bytes, a), count(r->pieces, "piece", b),
+	       r->pieces_coalesced);
 	printf("  daemon     %s of its own memory, %.3f CPU s per GB (kvtbench's included)\n",
 	       r->daemon_rss_bytes ? kvt_format_size(r->daemon_rss_bytes, b) : "?",
 	       r->cpu_s_per_gb);

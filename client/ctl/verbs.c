@@ -141,9 +141,11 @@ static int wait_drained(struct ctl *c, int64_t deadline)
 		if (reply->status_reply->grants == 0 && reply->status_reply->transfers == 0)
 			return CTL_OK;
 		if (now_ms() >= deadline) {
-			ctl_error("drain: %" PRIu64 " grants and %" PRIu64
-				  " transfers are left; it goes on (kvtctl resume ends it)",
-				  reply->status_reply->grants, reply->status_reply->transfers);
+			ctl_error("drain: left are %" PRIu64 " grant%s and %" PRIu64
+				  " transfer%s; it goes on (kvtctl resume ends it)",
+				  reply->status_reply->grants, KVT_S(reply->status_reply->grants),
+				  reply->status_reply->transfers,
+				  KVT_S(reply->status_reply->transfers));
 			return CTL_TIMEOUT;
 		}
 		nanosleep(&nap, NULL);

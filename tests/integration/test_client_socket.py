@@ -67,6 +67,16 @@ def test_hello_refused(daemon, fields, status, text):
         assert c.hello().status == "OK"  # it may try again
 
 
+def test_log_of_who_never_was_here(daemon):
+    """A client that comes back to a restarted daemon is refused with its old key: not one that went."""
+    with daemon.client(hello=False, name="stray") as c:
+        assert c.hello(client=77, client_key=bytes(32)).status == "PERMISSION"
+    with daemon.client(name="guest"):
+        pass
+    wait_until("the second one is gone", lambda: "(guest): gone: " in daemon.log())
+    assert daemon.log().count(": gone: ") == 1, daemon.log()
+
+
 def test_hello_fds(daemon):
     other = subprocess.Popen(["sleep", "60"])
     try:

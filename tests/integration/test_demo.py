@@ -77,5 +77,5 @@ def test_more_than_the_machine_has(tmp_path):
 def test_usage(tmp_path, args):
     with start(tmp_path, *args) as p:
         out, _ = p.communicate(timeout=30)
-    assert p.returncode == 2 and out
+    assert p.returncode == 2 and args[0] in out.splitlines()[0], out
     assert_clean(tmp_path)

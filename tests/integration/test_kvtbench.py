@@ -18,7 +18,7 @@ SMALL = ["--block", "4KiB", "--blocks", "64", "--planes", "3"]
 
 KEYS = ("gbytes_per_s baseline_gbytes_per_s ratio ratio_min ratio_max p50_us p99_us p999_us pieces "
         "pieces_coalesced request_bytes daemon_rss_bytes cpu_s_per_gb path verified runs op via "
-        "shape fragmented").split()
+        "shape fragmented clients inflight threads streams").split()
 
 
 def kvtbench(*args, timeout=60):
@@ -32,6 +32,9 @@ def bench(*args):
     data = json.loads(r.stdout)
     assert sorted(data) == sorted(KEYS)
     assert data["verified"] is True and data["runs"] >= 3
+    for key in ("clients", "inflight", "threads", "streams"):
+        asked = args[args.index(f"--{key}") + 1] if f"--{key}" in args else None
+        assert data[key] == int(asked) if asked else data[key] >= 1, key
     assert 0 < data["ratio_min"] <= data["ratio"] <= data["ratio_max"]
     assert 0 < data["p50_us"] <= data["p99_us"] <= data["p999_us"]
     assert data["gbytes_per_s"] > 0 and data["baseline_gbytes_per_s"] > 0

@@ -171,10 +171,9 @@ def test_constants():
 def test_statuses():
     numbers = dict(re.findall(r"KVT_(\w+) = (\d+),", header().split("enum kvt_status {")[1]
                               .split("}")[0]))
-    in_page = re.findall(r"^\.It Dv KVT_(\w+) Ta (\d+) Ta (yes|no) Ta (.*)$", page("libkvt.3"),
-                         re.M)
+    in_page = re.findall(r"^\.It Dv KVT_(\w+)\n(\d+)(, retry)?: (.*)$", page("libkvt.3"), re.M)
     assert {n: i for n, i, _, _ in in_page} == numbers
-    table = dict((n, (text, "yes" if retry == "1" else "no")) for n, text, retry in
+    table = dict((n, (text, ", retry" if retry == "1" else "")) for n, text, retry in
                  re.findall(r'\[KVT_(\w+)\] = \{\s*"\w+",\s*"([^"]*)",\s*(\d)\s*\}',
                             (SOURCE / "common" / "status.c").read_text()))
     assert {n: (text, retry) for n, _, retry, text in in_page} == table

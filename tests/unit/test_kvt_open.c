@@ -7,6 +7,8 @@
 #include <errno.h>
 #include <poll.h>
 #include <pthread.h>
+#include <stdio.h>
+#include <grp.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -101,6 +103,25 @@ START_TEST(no_daemon)
 }
 END_TEST
 
+/* What the advice says: the group that the socket has. */
+static const char *whose(const char *path)
+{
+	static char text[80];
+	struct group *g;
+	struct stat sb;
+
+	if (stat(path, &sb) < 0)
+		return "may this user reach the folder?";
+	g = getgrgid(sb.st_gid);
+	if (sb.st_gid == 0)
+		return "groupadd -r kvt, start kvtd again, usermod -aG kvt USER";
+	if (g)
+		snprintf(text, sizeof(text), "for group %s: usermod -aG", g->gr_name);
+	else
+		snprintf(text, sizeof(text), "for group %u", sb.st_gid);
+	return text;
+}
+
 START_TEST(not_allowed)
 {
 	struct kvt_open_opts o = options();
@@ -111,6 +132,7 @@ START_TEST(not_allowed)
 	else
 		ck_assert_int_eq(chmod(fake_path(f), 0), 0);
 	check_fails(&o, KVT_PERMISSION, "Permission denied");
+	check_fails(&o, KVT_PERMISSION, whose(fake_path(f)));
 	if (getuid() == 0)
 		ck_assert_int_eq(seteuid(0), 0);
 }

@@ -299,7 +299,7 @@ static const struct sm_row grant_rows[] = {
 #undef always
 #undef nothing
 
-static const char *const grant_states[] = { "LIVE", "HELD", "REVOKING", "ENDED" };
+static const char *const grant_states[] = { "live", "held", "revoking", "ended" };
 static const char *const grant_events[] = { "OPEN",	"FINAL",  "LOST",  "IDLE",   "TTL",
 					    "MAX_HOLD", "REVOKE", "OWNER", "FENCED", "DELIVERED" };
 

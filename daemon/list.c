@@ -1,10 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The List request: rows of any kind of object, by page, over obj.h alone. A client sees its own
- * objects, an administrator all.
+ * The List request: rows of any kind of object, by page, over obj.h alone. On a client socket a
+ * user sees what belongs to clients of that user on that socket, an administrator sees all.
  */
 #include <inttypes.h>
 #include <stddef.h>
+#include <string.h>
 #include "kvtd.h"
 #include "request.h"
 
@@ -27,7 +28,9 @@ static const struct {
 
 static bool may_see(const struct client *c, struct obj *o)
 {
-	return c->admin || o->ops->client(o) == c;
+	const struct client *owner = c->admin ? NULL : o->ops->client(o);
+
+	return c->admin || (owner && owner->uid == c->uid && !strcmp(owner->tenant, c->tenant));
 }
 
 struct page {
@@ -69,7 +72,7 @@ static enum kvt_status fill_page(struct client *c, const Kvt__List *m, struct pa
 	}
 	if (m->id && p->n == 0)
 		return kvt_fail(e, KVT_NOT_FOUND, "there is no %s %" PRIu64 "%s",
-				kinds[m->object].name, m->id, c->admin ? "" : " of this client");
+				kinds[m->object].name, m->id, c->admin ? "" : " of this user");
 	return KVT_OK;
 }
 

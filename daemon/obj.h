@@ -19,7 +19,7 @@ struct obj;
 struct obj_ops {
 	Kvt__Object kind;
 	const char *name; /* "grant" */
-	/* Whose it is, or NULL: seen by administrators only. */
+	/* Whose it is, for who may see it, or NULL: seen by administrators only. */
 	struct client *(*client)(struct obj *o);
 	/* A Kvt__...Row in the arena, or NULL: no memory. */
 	ProtobufCMessage *(*row)(struct obj *o, struct kvt_arena *a);

@@ -185,8 +185,8 @@ static const struct sm_row service_rows[] = {
 #undef always
 #undef nothing
 
-static const char *const service_states[] = { "WAITING",  "OFFERED", "MOVING", "MOVED",
-					      "SETTLING", "FENCING", "ENDED" };
+static const char *const service_states[] = { "waiting",  "offered", "moving", "moved",
+					      "settling", "fencing", "ended" };
 static const char *const service_events[] = { "ADMIT", "COMMIT", "DONE",  "BROKEN",
 					      "TURN",  "STOP",	 "FENCED" };
 

@@ -453,8 +453,8 @@ static const struct sm_row transfer_rows[] = {
 #undef always
 #undef nothing
 
-static const char *const transfer_states[] = { "QUEUED",  "STARTING", "MOVING", "COMMITTING",
-					       "LANDING", "FENCING",  "ENDED" };
+static const char *const transfer_states[] = { "queued",  "starting", "moving", "committing",
+					       "landing", "fencing",  "ended" };
 static const char *const transfer_events[] = { "READY",	  "GO",	  "MOVED",  "BROKEN",	"CONFIRMED",
 					       "REFUSED", "STOP", "FENCED", "DELIVERED" };
 

@@ -275,7 +275,7 @@ int req_transfer_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds 
 	(void)a;
 	HASH_FIND(hh, c->transfers, &q->transfer_cancel->transfer, sizeof(uint64_t), t);
 	if (!t)
-		return kvt_fail(e, KVT_NOT_FOUND, "no transfer %" PRIu64,
+		return kvt_fail(e, KVT_NOT_FOUND, "there is no transfer %" PRIu64,
 				q->transfer_cancel->transfer);
 	kvt_fail(&why, KVT_CANCELED, "canceled by its client");
 	transfer_stop(t, &why);
@@ -293,7 +293,7 @@ int req_admin_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 	(void)r;
 	(void)a;
 	if (!o)
-		return kvt_fail(e, KVT_NOT_FOUND, "no transfer %" PRIu64, q->admin_cancel->id);
+		return kvt_fail(e, KVT_NOT_FOUND, "there is no transfer %" PRIu64, q->admin_cancel->id);
 	if (o->ops != &transfer_ops)
 		return kvt_fail(e, KVT_INVALID,
 				"transfer %" PRIu64

@@ -28,6 +28,7 @@ struct ctl {
 	bool timeout_given;
 	bool json, no_headings, raw, bytes;
 	const char *columns; /* -o */
+	char formats[8];     /* the letters of those options on the output that were given */
 
 	struct kvt_admin *conn;
 	bool own_only; /* the client socket: only what belongs to the caller */
@@ -59,6 +60,7 @@ enum column_type {
 enum column_flags {
 	COLUMN_EXTRA = 1 << 0, /* not shown unless named with -o, or by show */
 	COLUMN_TRUNC = 1 << 1, /* cut if the terminal is narrow */
+	COLUMN_NONE0 = 1 << 2, /* 0 is none: a dash in tables */
 };
 
 struct column {

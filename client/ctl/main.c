@@ -20,22 +20,27 @@ struct command {
 	const char *args; /* as in the help; "": none */
 	int min_args, max_args;
 	int (*run)(struct ctl *c, int argc, char **argv);
-	bool admin; /* needs the admin socket */
+	bool admin;	     /* needs the admin socket */
+	const char *formats; /* of the letters in FORMATS, those that mean something to it */
 	const char *help;
 };
+
+#define FORMATS "onrbJ" /* options on what is printed; lists take all of them */
 
 static int cmd_help(struct ctl *c, int argc, char **argv);
 
 static const struct command commands[] = {
-	{ "status", "", 0, 0, cmd_status, false, "whether the daemon is well, and what it has" },
-	{ "cancel", "ID", 1, 1, cmd_cancel, true, "end a transfer" },
-	{ "revoke", "ID", 1, 1, cmd_revoke, true, "end a grant" },
-	{ "drain", "", 0, 0, cmd_drain, true,
+	{ "status", "", 0, 0, cmd_status, false, "bJ",
+	  "whether the daemon is well, and what it has" },
+	{ "cancel", "ID", 1, 1, cmd_cancel, true, "", "end a transfer" },
+	{ "revoke", "ID", 1, 1, cmd_revoke, true, "", "end a grant" },
+	{ "drain", "", 0, 0, cmd_drain, true, "",
 	  "take no new grants; with --timeout, wait until none is left" },
-	{ "resume", "", 0, 0, cmd_resume, true, "end a drain" },
-	{ "reload", "", 0, 0, cmd_reload, true, "read the configuration again" },
-	{ "version", "", 0, 0, cmd_version, false, "of kvtctl and of the daemon" },
-	{ "help", "[OBJECT]", 0, 1, cmd_help, false, "this, or what the columns of an object are" },
+	{ "resume", "", 0, 0, cmd_resume, true, "", "end a drain" },
+	{ "reload", "", 0, 0, cmd_reload, true, "J", "read the configuration again" },
+	{ "version", "", 0, 0, cmd_version, false, "J", "of kvtctl and of the daemon" },
+	{ "help", "[OBJECT]", 0, 1, cmd_help, false, "",
+	  "this, or what the columns of an object are" },
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(*commands))
 
@@ -145,6 +150,12 @@ static bool parse_timeout(struct ctl *c, const char *text)
 	return true;
 }
 
+static void note_format(struct ctl *c, int opt)
+{
+	if (opt < 256 && strchr(FORMATS, opt) && !strchr(c->formats, opt))
+		c->formats[strlen(c->formats)] = (char)opt;
+}
+
 /* Returns an exit status, or -1: go on. */
 static int parse_options(struct ctl *c, int argc, char **argv)
 {
@@ -155,6 +166,7 @@ static int parse_options(struct ctl *c, int argc, char **argv)
 	for (size_t i = 0; i < N_OPTIONS; i++)
 		longs[i] = options[i].opt;
 	while ((opt = getopt_long(argc, argv, "a:s:o:nrbJh", longs, NULL)) != -1) {
+		note_format(c, opt);
 		switch (opt) {
 		case 'a':
 			c->admin_socket = optarg;
@@ -217,12 +229,18 @@ static int run_object(struct ctl *c, const struct object *o, int argc, char **ar
 static int run_command(struct ctl *c, int argc, char **argv)
 {
 	const struct object *o = ctl_object(argv[0]);
+	char bad;
 
 	if (o)
 		return run_object(c, o, argc - 1, argv + 1);
 	for (size_t i = 0; i < N_COMMANDS; i++) {
 		if (strcmp(commands[i].name, argv[0]) != 0)
 			continue;
+		bad = c->formats[strspn(c->formats, commands[i].formats)];
+		if (bad) {
+			ctl_error("%s does not take the option -%c", argv[0], bad);
+			return CTL_USAGE;
+		}
 		if (argc - 1 >= commands[i].min_args && argc - 1 <= commands[i].max_args)
 			return commands[i].run(c, argc - 1, argv + 1);
 		ctl_error("it is: kvtctl %s%s%s", argv[0], *commands[i].args ? " " : "",

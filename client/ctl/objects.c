@@ -16,6 +16,7 @@
 
 #define X COLUMN_EXTRA
 #define T COLUMN_TRUNC
+#define Z COLUMN_NONE0
 
 /* clang-format off */
 #define C(...) COLUMN(Kvt__ClientRow, __VA_ARGS__)
@@ -81,7 +82,7 @@ static const struct column grant_columns[] = {
 	C("FAILED", "failed", COUNT32, X, failed, "readers that died or declined"),
 	C("ATTEMPTS", "attempts", COUNT, X, attempts, "attempts that used nothing"),
 	C("AGE", "age_ms", MS, 0, age_ms, "time since it was created"),
-	C("LEFT", "left_ms", MS, 0, left_ms, "time until it expires"),
+	C("LEFT", "left_ms", MS, Z, left_ms, "time until it expires"),
 	C("STATUS", "status", TEXT, 0, status, "its end"),
 	C("TAG", "tag", TEXT, T, tag, "the client's tag"),
 };
@@ -100,10 +101,10 @@ static const struct column transfer_columns[] = {
 	C("MOVED", "moved_bytes", BYTES, 0, moved_bytes, "so far"),
 	C("PIECES", "pieces", COUNT, X, pieces, "blocks x planes x slices"),
 	C("AGE", "age_ms", MS, 0, age_ms, "time since it was asked for"),
-	C("LEFT", "left_ms", MS, X, left_ms, "time until its deadline"),
+	C("LEFT", "left_ms", MS, X | Z, left_ms, "time until its deadline"),
 	C("RETRIES", "retries", COUNT32, X, retries, "times that it began anew"),
 	C("PRIORITY", "priority", COUNT32, X, priority, "0 normal, 1 high, 2 low"),
-	C("GRANT", "grant", COUNT, X, grant, "the grant here that it uses"),
+	C("GRANT", "grant", COUNT, X | Z, grant, "the grant here that it uses"),
 	C("STATUS", "status", TEXT, 0, status, "its end"),
 	C("TEXT", "text", TEXT, X | T, text, "why it failed"),
 	C("TAG", "tag", TEXT, T, tag, "the client's tag"),
@@ -122,7 +123,7 @@ static const struct column peer_columns[] = {
 	C("OPENS", "opens", COUNT, X, opens, "grants here that it has open"),
 	C("IN", "in_bytes", BYTES, 0, bytes_in, "received from it"),
 	C("OUT", "out_bytes", BYTES, 0, bytes_out, "sent to it"),
-	C("RTT", "round_trip_us", US, 0, round_trip_us, "round trip of the last ping"),
+	C("RTT", "round_trip_us", US, Z, round_trip_us, "round trip of the last ping"),
 	C("AGE", "age_ms", MS, 0, age_ms, "time since it connected"),
 	C("EPOCH", "epoch", TEXT, X, epoch, "which life of its daemon"),
 	C("VERSION", "version", TEXT, X, version, "of its daemon"),

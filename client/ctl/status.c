@@ -43,7 +43,15 @@ static void print_count(uint64_t n, const char *one, const char *many, const cha
 	printf("%" PRIu64 " %s%s", n, n == 1 ? one : many, sep);
 }
 
-static void print_status(const Kvt__StatusReply *s)
+static const char *size(const struct ctl *c, uint64_t bytes, char buf[KVT_UNITS_LEN])
+{
+	if (!c->bytes)
+		return kvt_format_size(bytes, buf);
+	snprintf(buf, KVT_UNITS_LEN, "%" PRIu64, bytes);
+	return buf;
+}
+
+static void print_status(const struct ctl *c, const Kvt__StatusReply *s)
 {
 	char a[KVT_UNITS_LEN], b[KVT_UNITS_LEN];
 
@@ -64,14 +72,16 @@ static void print_status(const Kvt__StatusReply *s)
 	print_count(s->grants, "grant", "grants", ", ");
 	print_count(s->transfers, "transfer", "transfers", ", ");
 	print_count(s->peers, "peer", "peers", "\n");
-	printf("  %-11s %s of %s\n", "registered", kvt_format_size(s->registered_bytes, a),
-	       kvt_format_size(s->registered_max_bytes, b));
-	printf("  %-11s %" PRIu64 " ok, %" PRIu64 " failed, %s moved", "transfers", s->transfers_ok,
-	       s->transfers_failed, kvt_format_size(s->bytes_moved, a));
+	printf("  %-11s %s of %s\n", "registered", size(c, s->registered_bytes, a),
+	       size(c, s->registered_max_bytes, b));
+	printf("  %-11s %" PRIu64 " ok, %" PRIu64
+	       " failed of its own clients; %s moved, with those "
+	       "of other nodes",
+	       "transfers", s->transfers_ok, s->transfers_failed, size(c, s->bytes_moved, a));
 	if (s->fencing)
 		printf(", %" PRIu64 " being fenced", s->fencing);
 	printf("\n  %-11s %u fds, %s of its own memory\n", "process", s->fds,
-	       kvt_format_size(s->rss_anon_bytes, a));
+	       size(c, s->rss_anon_bytes, a));
 	if (*s->config)
 		printf("  %-11s %s\n", "config", s->config);
 }
@@ -163,6 +173,6 @@ int cmd_status(struct ctl *c, int argc, char **argv)
 		json_decref(o);
 		return rc;
 	}
-	print_status(reply->status_reply);
+	print_status(c, reply->status_reply);
 	return CTL_OK;
 }

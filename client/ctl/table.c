@@ -146,6 +146,8 @@ static const char *as_text(const struct table *t, const struct column *col, cons
 	bool raw = t->ctl->raw;
 	const char *text;
 
+	if (col->flags & COLUMN_NONE0 && !number(col, field))
+		return "-";
 	switch (col->type) {
 	case COLUMN_TEXT:
 		text = *(char *const *)field;
@@ -233,11 +235,22 @@ int table_add(struct table *t, const ProtobufCMessage *row)
 	return 0;
 }
 
+/* libsmartcols prints nothing at all of a table without lines. */
+static int print_headings(const struct table *t)
+{
+	for (size_t i = 0; i < t->n_columns; i++)
+		printf("%s%s", i ? " " : "", t->columns[i]->name);
+	printf("\n");
+	return CTL_OK;
+}
+
 int table_print(struct table *t)
 {
 	json_t *o;
 	int rc;
 
+	if (!t->rows && !t->vertical && !t->ctl->no_headings && !scols_table_get_nlines(t->scols))
+		return print_headings(t);
 	if (!t->rows)
 		return scols_print_table(t->scols) == 0 ? CTL_OK : CTL_FAILED;
 	o = json_pack("{sO}", t->object->key, t->rows);

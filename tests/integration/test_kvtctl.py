@@ -102,6 +102,8 @@ def test_not_found(folder, fake):
     for command in ["revoke", "7"], ["grant", "show", "7"]:
         r = kvtctl("-a", folder / "admin.sock", *command)
         assert r.returncode == 4 and "grant 7" in one_line(r.stderr)
+    for command in ["reload"], ["drain"], ["status"]:  # which name no object
+        assert kvtctl("-a", folder / "admin.sock", *command).returncode == 1
 
 
 # ---------------------------------------------------------------- who may what
@@ -150,7 +152,7 @@ def rows_of(name, ids):
     def row(i):
         if name != "grant":
             return field(1, i)
-        return (field(1, i) + field(2, 3) + field(4, "read") + field(5, "LIVE") + field(6, 128) +
+        return (field(1, i) + field(2, 3) + field(4, "read") + field(5, "live") + field(6, 128) +
                 field(7, 268435456) + field(8, 1) + field(12, 61500) + field(13, 1500) +
                 field(15, "request 17"))
     return b"".join(field(ROWS[name], row(i)) for i in ids)
@@ -189,8 +191,11 @@ def test_lists(folder, fake, name, ids):
         assert [int(line.split()[0]) for line in lines[1:]] == ids
         width = len(lines[0]) - len(lines[0].lstrip()) + 2
         assert all(line[:width].strip() == str(i) for line, i in zip(lines[1:], ids))
-    else:
-        assert lines == []
+    else:  # the headings all the same
+        assert len(lines) == 1 and lines[0].split()[0] == "ID" and lines[0] == lines[0].upper()
+        raw = kvtctl(*sock, name, "-r").stdout
+        assert raw.split() == lines[0].split() and raw.count("\n") == 1
+        assert kvtctl(*sock, name, "-n").stdout == ""
 
     r = kvtctl(*sock, name, "-r", "-n", "-o", "id")
     assert [int(x) for x in r.stdout.splitlines()] == ids
@@ -214,6 +219,23 @@ def test_values(folder, fake):
         "tag": "request 17"}]}
 
 
+def test_numbers_that_are_not_there(folder, fake):
+    """A new peer has no round trip, a transfer without a deadline none that is left."""
+    def answer(what, body):
+        if what == HELLO:
+            return hello_reply()
+        return field(LIST, field(dict(fields(body))[1] + 1, field(1, 3)))
+    fake(answer)
+    sock = ["-a", folder / "admin.sock"]
+    for name, cols, key in (("peer", "RTT,AGE", "round_trip_us"), ("grant", "LEFT,AGE", "left_ms"),
+                            ("transfer", "LEFT,AGE", "left_ms"),
+                            ("transfer", "GRANT,AGE", "grant")):
+        assert kvtctl(*sock, name, "-n", "-o", cols).stdout.split() == ["-", "0", "s"]
+        assert kvtctl(*sock, name, "-n", "-r", "-o", cols).stdout == "- 0\n"
+        (row,) = json.loads(kvtctl(*sock, name, "-J").stdout)[name + "s"]
+        assert row[key] == 0
+
+
 def test_show(folder, fake):
     fake(server_of("grant", []))
     r = kvtctl("-a", folder / "admin.sock", "grant", "show", "7")
@@ -235,6 +257,11 @@ def test_status_of_a_degraded_daemon(folder, fake):
     assert r.returncode == 0 and lines[0] == "kvtd 0.1.0: degraded: peer node3 unreachable"
     assert any(re.fullmatch(r"\s+transports\s+local", line) for line in lines)
     assert any(re.fullmatch(r"\s+tcp: absent, because nothing listens", line) for line in lines)
+    status += field(14, 290 << 20) + field(15, 1 << 40) + field(23, 5 << 20) + field(25, 3 << 20)
+    plain = kvtctl("-a", folder / "admin.sock", "status", "-b").stdout
+    assert "304087040 of 1099511627776" in plain and "5242880 moved" in plain
+    assert "3145728 of its own memory" in plain
+    assert "290 MiB of 1 TiB" in kvtctl("-a", folder / "admin.sock", "status").stdout
     r = kvtctl("-a", folder / "admin.sock", "status", "--json")
     assert json.loads(r.stdout)["status"]["transports"][1] == {
         "name": "tcp", "present": False, "why": "absent, because nothing listens"}
@@ -265,7 +292,9 @@ def test_drain_waits(folder, fake):
     [], ["frob"], ["grant", "frob"], ["grant", "show"], ["grant", "show", "x"],
     ["grant", "show", "0"], ["cancel"], ["cancel", "1", "2"], ["status", "now"], ["--frob"],
     ["grant", "-o", "ID,FROB"], ["grant", "-o", ""], ["drain", "--timeout", "5"],
-    ["help", "frob"]], ids=" ".join)
+    ["help", "frob"], ["status", "-o", "ID"], ["status", "-J", "-o", "ID"], ["status", "-r"],
+    ["status", "-n"], ["cancel", "1", "-J"], ["drain", "-b"], ["reload", "-n"], ["resume", "-r"],
+    ["version", "-b", "-J"]], ids=" ".join)
 def test_usage(folder, args):
     r = kvtctl("-a", folder / "none", *args)
     assert r.returncode == 2 and r.stdout == "" and r.stderr

@@ -4,7 +4,9 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import subprocess
+import tempfile
 
 import pytest
 
@@ -61,12 +63,13 @@ def bench(nodes):
 def test_none(nodes):
     for name in OBJECTS:
         assert rows(nodes[0], name) == []
-        assert kvtctl(nodes[0], name).stdout == "" and kvtctl(nodes[0], name, "-r").stdout == ""
+        assert kvtctl(nodes[0], name).stdout.count("\n") == 1
+        assert kvtctl(nodes[0], name, "-n").stdout == ""
         r = kvtctl(nodes[0], name, "show", 12345)
-        assert r.returncode == 4 and "12345" in r.stderr
-    for command in "cancel", "revoke":
+        assert r.returncode == 4 and r.stderr == f"kvtctl: there is no {name} 12345\n"
+    for command, name in ("cancel", "transfer"), ("revoke", "grant"):
         r = kvtctl(nodes[0], command, 12345)
-        assert r.returncode == 4 and "12345" in r.stderr
+        assert r.returncode == 4 and r.stderr == f"kvtctl: there is no {name} 12345\n"
     first = kvtctl(nodes[0], "status").stdout.splitlines()[0]
     assert re.fullmatch(r"kvtd \d+\.\d+\.\d+: running", first)
     assert re.fullmatch(r"kvtctl (\S+)\nkvtd \1\n", kvtctl(nodes[0], "version").stdout)
@@ -163,18 +166,60 @@ def test_reload(nodes):
     conf.write_text("frob = 1\n")
     r = kvtctl(nodes[0], "reload")
     assert r.returncode == 1 and f"{conf}:1:" in r.stderr and r.stderr.count("\n") == 1
+    conf.unlink()
+    r = kvtctl(nodes[0], "reload")
+    assert r.returncode == 1 and r.stderr == f"kvtctl: {conf}: No such file or directory\n"
 
 
 def test_own_objects_only(nodes, bench):
-    """The client socket: kvtctl is a client of its own and has nothing."""
-    for name in OBJECTS:
-        (row,) = rows(nodes[0], name, client=True) if name == "client" else [None]
-        if name != "client":
-            assert rows(nodes[0], name, client=True) == []
-        else:
-            assert row["pid"] != bench.pid
-    other = rows(nodes[0], "region")[0]["id"]
-    r = kvtctl(nodes[0], "region", "show", other, client=True)
-    assert r.returncode == 4
-    r = kvtctl(nodes[0], "status", client=True)
+    """The client socket: what is of clients of the same user on that socket, and only looked at."""
+    owner = nodes[0]
+    for name in "region", "cache":
+        assert [r["id"] for r in rows(owner, name, client=True)] == \
+            [r["id"] for r in rows(owner, name)] != []
+    assert len([r for r in rows(owner, "client", client=True) if r["pid"] == bench.pid]) == 3
+    wait_for(lambda: rows(owner, "grant", client=True))
+    wait_for(lambda: rows(owner, "transfer", client=True))
+    assert rows(owner, "peer", client=True) == []
+    region = rows(owner, "region")[0]["id"]
+    r = kvtctl(owner, "region", "show", region, client=True)
+    assert r.returncode == 0 and "own objects only" in r.stderr
+    r = kvtctl(owner, "status", client=True)
     assert r.returncode == 0 and r.stdout.startswith("kvtd ") and "own objects only" in r.stderr
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be another user")
+def test_other_users_objects(nodes, bench, tmp_path):
+    owner = nodes[0]
+    region = rows(owner, "region")[0]["id"]
+    program = pathlib.Path(shutil.copy(BUILD / "kvtctl", tempfile.mkdtemp(prefix="kvt-other-")))
+    opened = [program.parent, *list(owner.client_socket.parents)[:3]]
+    for folder in opened:
+        if str(folder) not in ("/", "/tmp"):
+            folder.chmod(folder.stat().st_mode | 0o11)
+    owner.client_socket.chmod(0o666)
+
+    def as_nobody(*args):
+        return subprocess.run([program, "-s", owner.client_socket, *map(str, args)],
+                              capture_output=True, text=True, timeout=60, user=65534, group=65534,
+                              extra_groups=[], stdin=subprocess.DEVNULL)
+    try:
+        for name in OBJECTS:
+            r = as_nobody(name, "--json")
+            assert r.returncode == 0, r.stderr
+            (found,) = json.loads(r.stdout).values()
+            assert [row["name"] for row in found] == ["kvtctl"] if name == "client" else not found
+        r = as_nobody("region", "show", region)
+        assert r.returncode == 4 and f"there is no region {region} of this user" in r.stderr
+    finally:
+        shutil.rmtree(program.parent)
+
+
+def test_other_sockets_objects(kvtd, folder):
+    """Tenants do not see one another, whoever they are."""
+    d = kvtd(config=f'listen_client = {{"vllm {folder}/vllm.sock"}}')
+    with d.client() as c:
+        assert c.region(1, 1 << 20).status == "OK"
+        assert len(rows(d, "region", client=True)) == 1
+        d.client_socket = folder / "vllm.sock"
+        assert rows(d, "region", client=True) == [] and len(rows(d, "client", client=True)) == 1

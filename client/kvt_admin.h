@@ -20,8 +20,8 @@ struct kvt_admin;
 #define KVT_ADMIN_UNREACHABLE (-2)
 
 /*
- * Connects and says hello. `denied` is the advice in a text about PERMISSION, NULL for " (is this
- * user in group kvt?)". KVT_OK, KVT_ADMIN_UNREACHABLE, or the status with which hello was refused;
+ * Connects and says hello. `denied` is the advice in a text about PERMISSION, NULL for the
+ * client socket's group. KVT_OK, KVT_ADMIN_UNREACHABLE, or the status with which hello was refused;
  * TIMEOUT: the daemon does not answer. timeout_ms -1: for ever.
  */
 int kvt_admin_open(const char *path, const char *name, const char *denied, int timeout_ms,

@@ -4,8 +4,11 @@
  */
 #include "grant.h"
 #include "kvtd.h"
+#include "log.h"
 #include "peer.h"
 #include "transfer.h"
+
+static struct log_limit limit_draining;
 
 typedef bool frame_fn(struct peer *p, const void *m, struct kvt_err *e);
 
@@ -13,7 +16,8 @@ static bool on_draining(struct peer *p, const Kvt__Peer__Draining *m, struct kvt
 {
 	(void)e;
 	p->draining = m->on;
-	log_info("peer %s: %s", p->node, m->on ? "drains" : "takes grants again");
+	log_limited(&limit_draining, LOG_INFO_, "peer %s: %s", p->node,
+		    m->on ? "drains" : "takes grants again");
 	return true;
 }
 

@@ -112,7 +112,7 @@ void tcp_peer_add(struct peer *p)
 		return;
 	tp = kvtd_calloc(1, sizeof(*tp));
 	if (!tp) {
-		log_err("peer %s: no memory for its data connections", p->node);
+		peer_fail(p, KVT_NO_MEMORY, "no memory for its data connections");
 		return;
 	}
 	tp->d = p->d;
@@ -136,8 +136,7 @@ void tcp_peer_add(struct peer *p)
 	if (!p->dialled)
 		return;
 	if (!streams_init(tp, p->streams)) {
-		log_err("peer %s: no memory for its data connections", p->node);
-		tcp_peer_del(p);
+		peer_fail(p, KVT_NO_MEMORY, "no memory for its data connections");
 		return;
 	}
 	for (uint32_t i = 0; i < tp->n_streams; i++)

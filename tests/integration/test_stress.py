@@ -266,7 +266,47 @@ class World:
             else:
                 a.ask(what)
 
-    def run(self, seconds):
+    def configure(self, daemon):
+        """What a careless operator may write, and what is no configuration at all."""
+        r = self.rng
+        ms = [f"{key} = {r.choice(values)}" for key, values in (
+            ("ttl", ["1ms", "5s"]), ("max_hold", ["1ms", "5s"]), ("max_hold_max", ["1ms", "1h"]),
+            ("open_wait_max", ["0s", "1s"]), ("token_keep", ["0s", "1s"]))]
+        counts = [f"{key} = {r.choice([1, 5, 1000])}" for key in
+                  ("regions", "caches", "grants", "transfers", "parked", "dials")]
+        daemon.config_file.write_text(r.choice([
+            CONFIG.format(f"grants {{ {' '.join(ms)} }}"),
+            CONFIG.replace("dials = 64", " ".join(counts)).format(""),
+            CONFIG.format("peers { allow = {\"10.0.0.0/8\"} }"),
+            CONFIG.format("peers { keepalive_interval = 10ms keepalive_timeout = 20ms }"),
+            CONFIG.format("log_level = debug fence_timeout = 10ms"),
+            CONFIG.format(""), CONFIG.format(""),
+            "nonsense", ""]))
+        with daemon.admin(name="operator") as a:
+            assert a.ask("reload").status in ("OK", "INVALID")
+
+    def chaos(self):
+        """Something happens to a daemon."""
+        d, what = self.rng.choice(self.daemons), self.rng.random()
+        if what < 0.4:
+            self.configure(d)
+        elif what < 0.7 and len(self.daemons) > 1:
+            d.signal(signal.SIGSTOP)
+            for w in self.workers:
+                if w.daemon is not d:
+                    for _ in range(self.rng.randrange(20)):
+                        w.do_transfer()
+                        w.take_events()
+            d.signal(signal.SIGCONT)
+        else:
+            d.kill()
+            d.config_file.write_text(CONFIG.format(""))
+            d.start()
+            for i, w in enumerate(self.workers):
+                if w.daemon is d:
+                    self.replace(i)
+
+    def run(self, seconds, chaos=False):
         deadline = time.monotonic() + seconds
         acts = [(Worker.do_grant, 30), (Worker.do_transfer, 45), (Worker.do_cancel, 5),
                 (Worker.do_revoke, 4), (Worker.do_extend, 2), (Worker.do_ask, 3),
@@ -289,6 +329,8 @@ class World:
                     w.check_free()
             if n % 100 == 0:
                 self.admin(self.rng.choice(self.daemons))
+            if chaos and n % 200 == 0:
+                self.chaos()
 
     def end(self):
         for daemon in self.daemons:
@@ -332,6 +374,24 @@ def test_stress(kvtd, seeded, n, faults):
             w.close()
     print(world.ends)
     assert world.ends.get("OK", 0) > 10
+
+
+@pytest.mark.parametrize("n", [1, 2])
+def test_stress_and_chaos(kvtd, seeded, n):
+    """Daemons are killed and frozen, and their configuration is changed, under way."""
+    daemons = [kvtd(config=CONFIG.format("")) for _ in range(n)]
+    world = World(seeded, daemons, 5)
+    try:
+        world.run(SECONDS, chaos=True)
+        for d in daemons:
+            d.config_file.write_text(CONFIG.format(""))
+            with d.admin() as a:
+                assert a.ask("reload").status == "OK"
+        world.end()
+    finally:
+        for w in world.workers:
+            w.close()
+    print(world.ends)
 
 
 @pytest.mark.parametrize("nth", [int(x) for x in os.environ.get("NTH", "3 17 101").split()])

@@ -97,6 +97,11 @@ static void stop_services(struct gopen *o, const struct kvt_err *why, bool silen
 	}
 }
 
+void gopen_stop_waiting(struct gopen *o, const struct kvt_err *why)
+{
+	stop_services(o, why, false);
+}
+
 void gopen_end(struct gopen *o, enum gopen_end how, const struct kvt_err *why)
 {
 	if (o->ending)

@@ -171,6 +171,8 @@ void grant_note_unreserve(struct grant *g, struct service *s);
 void gopen_admit_parked(struct grant *g);
 /* The open ends like that, as soon as its services have; they are stopped with `why`. */
 void gopen_end(struct gopen *o, enum gopen_end how, const struct kvt_err *why);
+/* A last transfer has committed: those that wait behind it are told so. */
+void gopen_stop_waiting(struct gopen *o, const struct kvt_err *why);
 void gopen_service_gone(struct gopen *o); /* one was freed: turns, ends */
 void gopen_free(struct gopen *o);
 void gopen_revoke(struct gopen *o,

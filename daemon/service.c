@@ -152,7 +152,7 @@ static void commit(void *obj)
 	struct service *s = obj;
 	struct gopen *o = s->open;
 	struct grant *g = o->grant;
-	struct kvt_err declined;
+	struct kvt_err over;
 
 	send_end(s->peer, s->xfer, &s->end);
 	o->commits++;
@@ -163,9 +163,12 @@ static void commit(void *obj)
 	if (s->op == KVT__OP__OP_CLAIM)
 		o->claimed = true;
 	if (s->op == KVT__OP__OP_DECLINE) {
-		kvt_fail(&declined, KVT_DECLINED, "%s declined it", s->peer->node);
-		gopen_end(o, OPEN_LOST, &declined);
+		kvt_fail(&over, KVT_DECLINED, "%s declined it", s->peer->node);
+		gopen_stop_waiting(o, &over);
+		gopen_end(o, OPEN_LOST, &over);
 	} else if (s->final) {
+		kvt_fail(&over, KVT_NOT_FOUND, "the grant is used up");
+		gopen_stop_waiting(o, &over);
 		gopen_end(o, OPEN_FINAL, NULL);
 	}
 }
@@ -286,15 +289,36 @@ void service_stop(struct service *s, const struct kvt_err *why, bool silent)
 
 /* ---------------------------------------------------------------- turns */
 
+/* Its commit ends the open. */
+static bool is_last(const struct service *s)
+{
+	return s->final || s->op == KVT__OP__OP_DECLINE;
+}
+
 static void judge(struct service *s)
 {
 	struct gopen *o = s->open;
 
-	if ((s->final || s->op == KVT__OP__OP_DECLINE) && o->commits < s->after)
+	if (is_last(s) && o->commits < s->after)
 		kvt_fail(&s->end, KVT_TRANSPORT,
 			 "only %" PRIu64 " of the %" PRIu64 " transfer%s before it succeeded",
 			 o->commits, s->after, KVT_S(s->after));
 	service_event(s, SVC_EV_TURN);
+}
+
+/* A last one commits when there is none but others of its kind behind it, which have not begun. */
+static bool has_turn(const struct service *s)
+{
+	const struct service *other = s;
+
+	if (!is_last(s))
+		return true;
+	if (TAILQ_FIRST(&s->open->services) != s)
+		return false;
+	while ((other = TAILQ_NEXT(other, link)))
+		if (!is_last(other) || other->state != SVC_WAITING)
+			return false;
+	return true;
 }
 
 static void on_delay(evutil_socket_t fd, short what, void *arg)
@@ -303,16 +327,15 @@ static void on_delay(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	if (s->state == SVC_MOVED)
+	if (s->state == SVC_MOVED && has_turn(s))
 		judge(s);
 }
 
 void service_turn(struct service *s)
 {
-	bool last = s->final || s->op == KVT__OP__OP_DECLINE;
 	uint64_t delay = fault_on(DELAY_COMMIT);
 
-	if (last && (TAILQ_FIRST(&s->open->services) != s || TAILQ_NEXT(s, link)))
+	if (!has_turn(s))
 		return;
 	if (!delay) {
 		judge(s);
@@ -483,12 +506,19 @@ static enum kvt_status prepare(struct service *s, const Kvt__Peer__XferStart *m,
 static bool must_wait(struct service *s)
 {
 	struct service *other;
+	bool earlier = true;
 
 	if (!s->open->grant)
 		return true;
-	TAILQ_FOREACH(other, &s->open->services, link)
+	TAILQ_FOREACH(other, &s->open->services, link) {
+		if (other == s)
+			earlier = false;
 		if (other->state == SVC_FENCING)
 			return true;
+		/* it may commit: then there is nothing to be begun any more */
+		if (earlier && is_last(other) && (is_last(s) || other->state == SVC_SETTLING))
+			return true;
+	}
 	return s->net && !s->net->peer_ready(s->peer, NULL, 0);
 }
 

@@ -542,3 +542,50 @@ def test_any_local_chunk(kvtd):
     d = kvtd(config="transport { local_chunk = 64MiB }")
     with Pair(d, d) as pair:
         pair.works()
+
+
+# ---------------------------------------------------------------- more than one end
+
+@pytest.mark.parametrize("ops", [("PULL", "PULL"), ("PULL", "RELEASE"), ("PULL", "DECLINE"),
+                                 ("DECLINE", "PULL"), ("PULL", "PULL", "PULL")])
+@pytest.mark.parametrize("far", [False, True])
+def test_finals_behind_one_another(kvtd, ops, far):
+    """All under one token, at once, behind a pull that takes its time: the first final counts, the
+    others are refused, nobody waits for the other for ever."""
+    d = "delay-chunk=100"
+    a = kvtd("--fault", d)
+    b = kvtd("--fault", d) if far else a
+    with Owner(a) as o, Owner(b) as r:
+        token = o.grant(1, 1, list(range(64)), ttl_ms=600000).grant_created["token"]
+        r.transfer(10, "OP_PULL", token, 1, range(64))
+        for i, op in enumerate(ops):
+            bare = op != "PULL"
+            r.transfer(11 + i, f"OP_{op}", token, None if bare else 1, range(64), final=not bare)
+        ends = {}
+        for _ in range(len(ops) + 1):
+            e = r.event("transfer_ended")
+            ends[e["transfer"]] = STATUS[e.get("status", 0)]
+        assert ends.pop(10) == "OK" and ends.pop(11) == "OK", ends
+        assert set(ends.values()) <= {"NOT_FOUND", "DECLINED"}, ends
+        want = "DECLINED" if ops[0] == "DECLINE" else "OK"
+        assert STATUS[o.event("grant_ended").get("status", 0)] == want
+
+
+def test_nothing_between_ok_and_done(kvtd):
+    """A pull that comes behind a final just before its commit: either both count, or it does not;
+    after the final's OK a revoke finds DONE."""
+    d = kvtd("--fault", "delay-commit=200")
+    with Owner(d) as o, Owner(d) as r:
+        for n in range(1, 4):
+            token = o.grant(n, 1, [1, 2], ttl_ms=600000).grant_created["token"]
+            r.transfer(2 * n, "OP_PULL", token, 1, [5, 6], final=True)
+            wait_until("it waits for its commit", lambda: any(
+                t["state"] == "MOVED" for t in d.rows("TRANSFER")))
+            r.transfer(2 * n + 1, "OP_PULL", token, 1, [7, 8])
+            while True:
+                e = r.event("transfer_ended")
+                if e["transfer"] == 2 * n:
+                    break
+            assert not e.get("status"), e
+            o.send("grant_revoke", rid=0, grant=n)
+            assert not o.event("grant_ended").get("status")

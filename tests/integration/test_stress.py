@@ -36,6 +36,7 @@ class Worker(Client):
         self.fds, self.mem = {}, {}
         self.next = 10
         self.grants, self.transfers = {}, {}  # handle -> what it is about
+        self.finals = {}  # handle of a transfer -> whose final it is
         self.free = set(range(BLOCKS))
         self.whole = False
         for region in (SOURCE, TARGET):
@@ -112,21 +113,23 @@ class Worker(Client):
                 self.give(blocks)
             return
         self.grants[handle] = (writes, blocks)
-        self.world.offer((r.grant_created["token"], self.number, writes, blocks))
+        self.world.offer((r.grant_created["token"], self.number, writes, blocks, handle))
 
     def do_transfer(self):
         rng, handle = self.rng, self.next
         if not self.world.tokens:
             return
-        token, who, writes, theirs = rng.choice(self.world.tokens)
+        token, who, writes, theirs, grant = rng.choice(self.world.tokens)
         self.next += 1
         fields = {"final": rng.random() < 0.6, "timeout_ms": rng.choice([0, 0, 1, 20, 500]),
                   "open_wait_ms": rng.choice([0, 0, 10]), "priority": rng.choice([0, 1, 2]),
                   "note": rng.choice([b"", b"", b"from the opener"])}
+        self.finals[handle] = fields["final"] and (who, grant)
         if rng.random() < 0.15:
+            op = rng.choice(["OP_CLAIM", "OP_RELEASE", "OP_DECLINE"])
             self.transfers[handle] = ()
-            self.transfer(handle, rng.choice(["OP_CLAIM", "OP_RELEASE", "OP_DECLINE"]), token,
-                          **fields)
+            self.finals[handle] = op == "OP_RELEASE" and (who, grant)
+            self.transfer(handle, op, token, **{**fields, "final": False})
         elif writes:
             blocks = [rng.randrange(BLOCKS) for _ in theirs]
             self.transfers[handle] = ()
@@ -194,7 +197,9 @@ class Worker(Client):
             if "transfer_ended" in e:
                 self.on_transfer(e["transfer_ended"])
             elif "grant_ended" in e:
-                writes, blocks = self.grants.pop(e["grant_ended"]["grant"])  # KeyError: twice
+                e = e["grant_ended"]
+                writes, blocks = self.grants.pop(e["grant"])  # KeyError: twice
+                self.world.ended[self.number, e["grant"]] = e.get("finals", 0)
                 if writes:
                     self.give(blocks)
         if not self.whole:
@@ -209,6 +214,9 @@ class Worker(Client):
         t = self.transfers.pop(e["transfer"])  # KeyError: a second end
         status = STATUS[e.get("status", 0)]
         self.world.count(status)
+        final = self.finals.pop(e["transfer"])
+        if final and status == "OK":
+            self.world.finals[final] = self.world.finals.get(final, 0) + 1
         if t and status == "OK":
             self.check_bytes(*t)
         if t:
@@ -221,6 +229,7 @@ class World:
     def __init__(self, rng, daemons, n):
         self.rng, self.daemons, self.tokens, self.ends = rng, daemons, [], {}
         self.serial = 0
+        self.finals, self.ended = {}, {}  # of grants: seen by openers, by owners
         self.workers = [self.hire(daemons[i % len(daemons)]) for i in range(n)]
 
     def hire(self, daemon):
@@ -350,6 +359,8 @@ class World:
         for w in self.workers:
             w.check_free()
             w.shut()
+        for grant, n in self.ended.items():
+            assert n >= self.finals.get(grant, 0), f"grant {grant}: a final was OK and not DONE"
 
 
 CONFIG = """

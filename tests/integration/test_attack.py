@@ -569,23 +569,3 @@ def test_finals_behind_one_another(kvtd, ops, far):
         assert set(ends.values()) <= {"NOT_FOUND", "DECLINED"}, ends
         want = "DECLINED" if ops[0] == "DECLINE" else "OK"
         assert STATUS[o.event("grant_ended").get("status", 0)] == want
-
-
-def test_nothing_between_ok_and_done(kvtd):
-    """A pull that comes behind a final just before its commit: either both count, or it does not;
-    after the final's OK a revoke finds DONE."""
-    d = kvtd("--fault", "delay-commit=200")
-    with Owner(d) as o, Owner(d) as r:
-        for n in range(1, 4):
-            token = o.grant(n, 1, [1, 2], ttl_ms=600000).grant_created["token"]
-            r.transfer(2 * n, "OP_PULL", token, 1, [5, 6], final=True)
-            wait_until("it waits for its commit", lambda: any(
-                t["state"] == "MOVED" for t in d.rows("TRANSFER")))
-            r.transfer(2 * n + 1, "OP_PULL", token, 1, [7, 8])
-            while True:
-                e = r.event("transfer_ended")
-                if e["transfer"] == 2 * n:
-                    break
-            assert not e.get("status"), e
-            o.send("grant_revoke", rid=0, grant=n)
-            assert not o.event("grant_ended").get("status")

@@ -39,6 +39,12 @@ struct peer *peer_by_conn(struct kvtd *d, uint64_t conn_id, bool dialled)
 	return p->conn_id == conn_id && p->dialled == dialled && !p->down ? p : NULL;
 }
 
+void peer_fail(struct peer *p, enum kvt_status status, const char *fmt, ...)
+{
+	(void)p;
+	ck_abort_msg("peer_fail: %s, %s", kvt_status_name(status), fmt);
+}
+
 void peer_path_changed(struct peer *p)
 {
 	container_of(p, struct node, peer)->path_changes++;

@@ -147,7 +147,8 @@ __attribute__((format(printf, 2, 0))) static void on_confuse_error(cfg_t *cfg, c
 		return; /* the first one says it */
 	vsnprintf(text, sizeof(text), fmt, ap);
 	if (sscanf(text, "no such option '%63[^']", name) == 1)
-		no_key(loading, "", name, line);
+		kvt_fail(loading->e, KVT_INVALID, "%s:%d: there is no key %s", loading->file, line,
+			 name);
 	else
 		kvt_fail(loading->e, KVT_INVALID, "%s:%d: %s", loading->file, line, text);
 }

@@ -501,7 +501,7 @@ def test_reader_dies_at_the_commit(kvtd, op, far):
         token = o.grant(1, 1, [1], 1 if op == "OP_PULL" else 2,
                         ttl_ms=60000).grant_created["token"]
         r.transfer(1, op, token, 1, [5], final=True)
-        wait_until("it is moved", lambda: any(t["state"] == "MOVED" for t in
+        wait_until("it is moved", lambda: any(t["state"] == "moved" for t in
                                               a.rows("TRANSFER")))
         r.close()
         assert STATUS[o.event("grant_ended")["status"]] == "CLIENT_DIED"

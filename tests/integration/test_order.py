@@ -45,7 +45,7 @@ def test_final_behind_one_that_is_being_fenced(kvtd, actor):
     reader.xfer("x", "push", token, "B:0-7")
     reader.xfer("y", "push", token, "final")
     wait_until("both are at the owner",
-               lambda: {"MOVING", "MOVED"} == {r["state"] for r in a.rows("TRANSFER")})
+               lambda: {"moving", "moved"} == {r["state"] for r in a.rows("TRANSFER")})
     reader.ok("cancel x")
     assert reader.wait("y") == "CANCELED"
     assert reader.wait("x") == "CANCELED"
@@ -61,7 +61,7 @@ def test_opener_dies_before_the_commit(place, actor):
     token = owner.grant("g", "read A:0-3")
     reader.xfer("x", "pull", token, "B:0-3 final")
     wait_until("the bytes are there",
-               lambda: "COMMITTING" in {r["state"] for r in p.reader.rows("TRANSFER")})
+               lambda: "committing" in {r["state"] for r in p.reader.rows("TRANSFER")})
     reader.kill()
     assert owner.gwait("g") == "CLIENT_DIED"
 

@@ -36,7 +36,7 @@ def test_revoked_before_the_commit(place, actor, op, confirm):
     reader.xfer("x", op, token, "B:0-7 final")
     dst, d = (reader, "B") if op == "pull" else (owner, "A")
     wait_until("it waits for its commit", lambda: any(
-        r["role"] == "owner" and r["state"] == "MOVED" for r in p.owner.rows("TRANSFER")))
+        r["role"] == "owner" and r["state"] == "moved" for r in p.owner.rows("TRANSFER")))
     dst.ok(f"check 1 {d}:0-7")
     owner.ok("revoke g1")
     assert owner.gwait("g1", more="then=A") == "REVOKED"

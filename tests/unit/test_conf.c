@@ -121,6 +121,7 @@ static const struct {
 	{ "limts { }\n", 1, "there is no key limts" },
 	{ "grants = {ttl = 1s}\n", 1, "grants is a section: it goes without \"=\"" },
 	{ "node = a\ngrants = 1\n", 2, "grants is a section" },
+	{ "peers { peers { } }\n", 1, "there is no key peers" },
 	{ "node { x = 1 }\n", 1, "node is a key, not a section" },
 	{ "node = a\n\nnode = b\n", 3, "node is set twice, first in line 1" },
 	{ "listen = {a}\nlisten += {b}\n", 2, "listen is set twice" },

@@ -20,122 +20,6 @@ const char *transfer_text(const struct transfer *t)
 	return text;
 }
 
-/* ---------------------------------------------------------------- frames */
-
-static uint64_t *block_sizes(const struct side_part *p, size_t *n, uint64_t *room)
-{
-	const struct cache_plane *planes = p->cache->planes + p->plane_first;
-	bool same = true;
-
-	*n = 0;
-	if (p->slice.len)
-		return NULL;
-	for (uint32_t i = 1; i < p->plane_count; i++)
-		same = same && planes[i].bytes == planes[0].bytes;
-	*n = same ? 1 : p->plane_count;
-	for (size_t i = 0; i < *n; i++)
-		room[i] = planes[i].bytes;
-	return room;
-}
-
-static void fill_part(const struct xfer_part *p, Kvt__Peer__XferPart *m, uint64_t *room)
-{
-	kvt__peer__xfer_part__init(m);
-	m->grant_part = p->grant_part;
-	m->first = p->first;
-	m->step = p->far_step;
-	m->count = p->near.count;
-	m->plane_first = p->far_plane_first;
-	m->plane_count = p->near.plane_count;
-	m->layout = p->near.cache->layout;
-	m->slice_off = p->far_slice.off;
-	m->slice_len = p->far_slice.len;
-	m->slice_stride = p->far_slice.stride;
-	m->slice_count = p->far_slice.count;
-	m->block_bytes = block_sizes(&p->near, &m->n_block_bytes, room);
-}
-
-/* Transfers under the same open that must have committed before a final. */
-static uint64_t before(const struct transfer *t)
-{
-	uint64_t n = t->hold->committed;
-	const struct transfer *o;
-
-	TAILQ_FOREACH(o, &t->hold->transfers, link) {
-		if (o == t)
-			break;
-		n += o->state >= XFER_STARTING && o->state <= XFER_LANDING;
-	}
-	return n;
-}
-
-static uint64_t left_ms(const struct transfer *t)
-{
-	uint64_t now = now_ns();
-
-	if (!t->deadline_ns)
-		return 0;
-	return t->deadline_ns > now ? (t->deadline_ns - now) / 1000000 + 1 : 1;
-}
-
-static void send_start(struct transfer *t)
-{
-	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
-	Kvt__Peer__XferStart m = KVT__PEER__XFER_START__INIT;
-	Kvt__Peer__XferPart parts[KVT_PARTS_MAX], *ptrs[KVT_PARTS_MAX];
-	uint64_t planes = 0, *room = NULL;
-
-	for (uint32_t i = 0; i < t->n_parts; i++)
-		planes += t->parts[i].near.plane_count;
-	if (planes && !(room = kvtd_calloc(planes, sizeof(*room)))) {
-		struct kvt_err e;
-
-		kvt_fail_nomem(&e, "message");
-		transfer_stop(t, &e);
-		return;
-	}
-	m.open = t->hold->handle;
-	m.xfer = t->wire;
-	m.op = t->op;
-	m.bytes = t->bytes;
-	m.final = t->final;
-	m.after = before(t);
-	m.deadline_ms = left_ms(t);
-	m.priority = t->priority;
-	m.note.data = t->note;
-	m.note.len = t->note_len;
-	m.tag = t->tag;
-	if (t->net) {
-		m.transport = (char *)t->net->name;
-		m.chunk = t->job.chunk;
-	}
-	planes = 0;
-	for (uint32_t i = 0; i < t->n_parts; i++) {
-		fill_part(&t->parts[i], &parts[i], room + planes);
-		planes += t->parts[i].near.plane_count;
-		ptrs[i] = &parts[i];
-	}
-	m.n_parts = t->n_parts;
-	m.parts = ptrs;
-	f.body_case = KVT__PEER__FRAME__BODY_XFER_START;
-	f.xfer_start = &m;
-	peer_send(t->hold->peer, &f);
-	free(room);
-}
-
-static void send_abort(struct transfer *t)
-{
-	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
-	Kvt__Peer__XferAbort m = KVT__PEER__XFER_ABORT__INIT;
-
-	m.xfer = t->wire;
-	m.status = t->end.status;
-	m.text = t->end.text;
-	f.body_case = KVT__PEER__FRAME__BODY_XFER_ABORT;
-	f.xfer_abort = &m;
-	peer_send(t->hold->peer, &f);
-}
-
 /* ---------------------------------------------------------------- guards */
 
 static int no_bytes(void *obj)
@@ -177,6 +61,31 @@ static int retries(void *obj)
 	return ((struct transfer *)obj)->retry && retriable(obj);
 }
 
+/*
+ * The owner's OK for an attempt that broke at our end meanwhile, while that is being fenced or
+ * waits to be tried again: a push is all there; a pull's bytes are not, and if it was a final its
+ * open is gone, so that no attempt can follow.
+ */
+static int had_sent(void *obj)
+{
+	return ((struct transfer *)obj)->retry && is_sender(obj);
+}
+
+static int has_sent(void *obj)
+{
+	return ((struct transfer *)obj)->has_sent;
+}
+
+static int is_final(void *obj)
+{
+	return ((struct transfer *)obj)->final;
+}
+
+static int was_final(void *obj)
+{
+	return ((struct transfer *)obj)->retry && is_final(obj);
+}
+
 static int gives_up(void *obj)
 {
 	struct transfer *t = obj;
@@ -186,12 +95,23 @@ static int gives_up(void *obj)
 
 /* ---------------------------------------------------------------- actions */
 
+static void wire_del(struct transfer *t)
+{
+	if (t->wire && t->hh_wire.tbl) {
+		HASH_DELETE(hh_wire, t->hold->peer->xfers, t);
+		t->hold->peer->n_xfers--;
+	}
+	memset(&t->hh_wire, 0, sizeof(t->hh_wire));
+	t->wire = 0;
+}
+
 /* A handle for this attempt. false: no memory, and the transfer is stopped. */
 static bool wire_add(struct transfer *t)
 {
 	struct peer *p = t->hold->peer;
 	struct kvt_err e;
 
+	wire_del(t); /* of the attempt before */
 	t->started_ns = now_ns();
 	t->wire = ++p->last_handle;
 	t->job.xfer = t->wire;
@@ -205,20 +125,10 @@ static bool wire_add(struct transfer *t)
 	return false;
 }
 
-static void wire_del(struct transfer *t)
-{
-	if (t->wire && t->hh_wire.tbl) {
-		HASH_DELETE(hh_wire, t->hold->peer->xfers, t);
-		t->hold->peer->n_xfers--;
-	}
-	memset(&t->hh_wire, 0, sizeof(t->hh_wire));
-	t->wire = 0;
-}
-
 static void start(void *obj)
 {
 	if (wire_add(obj))
-		send_start(obj);
+		transfer_send_start(obj);
 }
 
 static void submit(void *obj)
@@ -235,19 +145,12 @@ static void submit_start(void *obj)
 	if (!wire_add(obj))
 		return;
 	submit(obj);
-	send_start(obj);
+	transfer_send_start(obj);
 }
 
 static void commit(void *obj)
 {
-	struct transfer *t = obj;
-	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
-	Kvt__Peer__XferCommit m = KVT__PEER__XFER_COMMIT__INIT;
-
-	m.xfer = t->wire;
-	f.body_case = KVT__PEER__FRAME__BODY_XFER_COMMIT;
-	f.xfer_commit = &m;
-	peer_send(t->hold->peer, &f);
+	transfer_send_commit(obj);
 }
 
 static void on_fenced_call(struct loop_call *call)
@@ -296,8 +199,16 @@ static void abort_fence(void *obj)
 
 	if (t->end.status == KVT_OK) /* the owner's OK came before our own job was done */
 		kvt_fail(&t->end, KVT_INTERNAL, "%s confirmed what was not moved", t->peer_node);
-	send_abort(t);
+	transfer_send_abort(t);
 	fence(t);
+}
+
+static void succeed(void *obj)
+{
+	struct transfer *t = obj;
+
+	memset(&t->end, 0, sizeof(t->end));
+	t->retry = false;
 }
 
 static void give_up(void *obj)
@@ -317,7 +228,7 @@ static void requeue(void *obj)
 	struct transfer *t = obj;
 
 	log_debug("%s: tried again after: %s", transfer_text(t), t->end.text);
-	wire_del(t);
+	t->has_sent = t->plan && is_sender(t);
 	drop_map(t);
 	memset(&t->end, 0, sizeof(t->end));
 	t->retry = false;
@@ -333,7 +244,16 @@ static void abort_end(void *obj)
 
 	if (t->end.status == KVT_OK)
 		kvt_fail(&t->end, KVT_INTERNAL, "%s confirmed what was not moved", t->peer_node);
-	send_abort(t);
+	transfer_send_abort(t);
+	end(t);
+}
+
+static void end_broken(void *obj)
+{
+	struct transfer *t = obj;
+
+	kvt_fail(&t->end, KVT_TRANSPORT, "the way to %s broke after it had counted the transfer",
+		 t->peer_node);
 	end(t);
 }
 
@@ -630,12 +550,13 @@ bool transfer_on_go(struct peer *p, const Kvt__Peer__XferGo *m, struct kvt_err *
 {
 	struct transfer *t;
 
-	(void)e;
 	HASH_FIND(hh_wire, p->xfers, &m->xfer, sizeof(m->xfer), t);
 	if (!t)
 		return true;
 	if (!t->n_parts)
 		return kvt_fail(e, KVT_INVALID, "XferGo for a transfer without bytes"), false;
+	if (t->state == XFER_QUEUED) /* of the attempt before */
+		return true;
 	t->job.far_key = m->key;
 	transfer_event(t, XFER_EV_GO);
 	return true;
@@ -654,6 +575,8 @@ bool transfer_on_end(struct peer *p, const Kvt__Peer__XferEnd *m, struct kvt_err
 		transfer_event(t, XFER_EV_CONFIRMED);
 		return true;
 	}
+	if (t->state == XFER_QUEUED) /* of the attempt before */
+		return true;
 	kvt_fail(&why, m->status < KVT_STATUS_COUNT ? m->status : KVT_INTERNAL, "%s",
 		 kvt_text_ok(m->text, KVT_ERR_TEXT - 1) ? m->text : "?");
 	transfer_refused(t, &why);

@@ -35,6 +35,7 @@ struct transfer {
 	enum transfer_state state;
 	Kvt__Op op;
 	bool final, retry;
+	bool has_sent; /* the attempt before was a sender's */
 	uint8_t priority;
 	struct hold *hold; /* NULL before and after */
 	struct xfer_part *parts;
@@ -114,6 +115,11 @@ void transfer_refused(struct transfer *t, const struct kvt_err *why);
 void transfer_try(struct transfer *t); /* QUEUED and in its turn: starts it if it can */
 void transfer_free(struct transfer *t);
 const char *transfer_text(const struct transfer *t);
+
+/* transfer_frames.c */
+void transfer_send_start(struct transfer *t);
+void transfer_send_commit(struct transfer *t);
+void transfer_send_abort(struct transfer *t);
 
 /* hold.c */
 /* The hold for this token; makes it and asks for the connection. */

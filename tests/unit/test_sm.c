@@ -23,12 +23,12 @@ static const char *const grant_next[GRANT_STATE_COUNT][GRANT_EV_COUNT] = {
 /* QUEUED STARTING MOVING COMMITTING LANDING FENCING ENDED: Q S M C L F E */
 static const char *const transfer_next[XFER_STATE_COUNT][XFER_EV_COUNT] = {
 	/* READY GO MOVED BROKEN CONFIRMED REFUSED STOP FENCED DELIVERED */
-	{ "CMS", "!", "!", "!", "!", "E", "E", "!", "!" },
+	{ "CMS", "!", "!", "!", "EE-", "E", "E", "!", "!" },
 	{ "!", "M", "!", "!", "E", "QE", "E", "!", "!" },
 	{ "!", "-", "CC", "F", "LLF", "F", "F", "!", "!" },
 	{ "!", "-", "!", "!", "E", "QE", "E", "!", "!" },
 	{ "!", "-", "E", "FF", "-", "-", "FF", "!", "!" },
-	{ "!", "-", "-", "-", "-", "F-", "F-", "QE", "!" },
+	{ "!", "-", "-", "-", "FF-", "F-", "F-", "QE", "!" },
 	{ "!", "-", "!", "!", "-", "-", "-", "!", "E" },
 };
 

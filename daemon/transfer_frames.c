@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * transfer_frames.c - what the initiator's daemon sends about a transfer
+ */
+#include "transfer_impl.h"
+
+static uint64_t *block_sizes(const struct side_part *p, size_t *n, uint64_t *room)
+{
+	const struct cache_plane *planes = p->cache->planes + p->plane_first;
+	bool same = true;
+
+	*n = 0;
+	if (p->slice.len)
+		return NULL;
+	for (uint32_t i = 1; i < p->plane_count; i++)
+		same = same && planes[i].bytes == planes[0].bytes;
+	*n = same ? 1 : p->plane_count;
+	for (size_t i = 0; i < *n; i++)
+		room[i] = planes[i].bytes;
+	return room;
+}
+
+static void fill_part(const struct xfer_part *p, Kvt__Peer__XferPart *m, uint64_t *room)
+{
+	kvt__peer__xfer_part__init(m);
+	m->grant_part = p->grant_part;
+	m->first = p->first;
+	m->step = p->far_step;
+	m->count = p->near.count;
+	m->plane_first = p->far_plane_first;
+	m->plane_count = p->near.plane_count;
+	m->layout = p->near.cache->layout;
+	m->slice_off = p->far_slice.off;
+	m->slice_len = p->far_slice.len;
+	m->slice_stride = p->far_slice.stride;
+	m->slice_count = p->far_slice.count;
+	m->block_bytes = block_sizes(&p->near, &m->n_block_bytes, room);
+}
+
+/* Transfers under the same open that must have committed before a final. */
+static uint64_t before(const struct transfer *t)
+{
+	uint64_t n = t->hold->committed;
+	const struct transfer *o;
+
+	TAILQ_FOREACH(o, &t->hold->transfers, link) {
+		if (o == t)
+			break;
+		n += o->state >= XFER_STARTING && o->state <= XFER_LANDING;
+	}
+	return n;
+}
+
+static uint64_t left_ms(const struct transfer *t)
+{
+	uint64_t now = now_ns();
+
+	if (!t->deadline_ns)
+		return 0;
+	return t->deadline_ns > now ? (t->deadline_ns - now) / 1000000 + 1 : 1;
+}
+
+void transfer_send_start(struct transfer *t)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferStart m = KVT__PEER__XFER_START__INIT;
+	Kvt__Peer__XferPart parts[KVT_PARTS_MAX], *ptrs[KVT_PARTS_MAX];
+	uint64_t planes = 0, *room = NULL;
+
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		planes += t->parts[i].near.plane_count;
+	if (planes && !(room = kvtd_calloc(planes, sizeof(*room)))) {
+		struct kvt_err e;
+
+		kvt_fail_nomem(&e, "message");
+		transfer_stop(t, &e);
+		return;
+	}
+	m.open = t->hold->handle;
+	m.xfer = t->wire;
+	m.op = t->op;
+	m.bytes = t->bytes;
+	m.final = t->final;
+	m.after = before(t);
+	m.deadline_ms = left_ms(t);
+	m.priority = t->priority;
+	m.note.data = t->note;
+	m.note.len = t->note_len;
+	m.tag = t->tag;
+	if (t->net) {
+		m.transport = (char *)t->net->name;
+		m.chunk = t->job.chunk;
+	}
+	planes = 0;
+	for (uint32_t i = 0; i < t->n_parts; i++) {
+		fill_part(&t->parts[i], &parts[i], room + planes);
+		planes += t->parts[i].near.plane_count;
+		ptrs[i] = &parts[i];
+	}
+	m.n_parts = t->n_parts;
+	m.parts = ptrs;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_START;
+	f.xfer_start = &m;
+	peer_send(t->hold->peer, &f);
+	free(room);
+}
+
+void transfer_send_abort(struct transfer *t)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferAbort m = KVT__PEER__XFER_ABORT__INIT;
+
+	m.xfer = t->wire;
+	m.status = t->end.status;
+	m.text = t->end.text;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_ABORT;
+	f.xfer_abort = &m;
+	peer_send(t->hold->peer, &f);
+}
+
+void transfer_send_commit(struct transfer *t)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferCommit m = KVT__PEER__XFER_COMMIT__INIT;
+
+	m.xfer = t->wire;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_COMMIT;
+	f.xfer_commit = &m;
+	peer_send(t->hold->peer, &f);
+}

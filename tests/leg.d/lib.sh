@@ -2,7 +2,8 @@
 # shellcheck shell=bash
 # Sourced by the legs. A leg runs in the source tree; status 0 is passed, 77 skipped (its
 # last line says why), all else failed. scripts/check sets KVT_SRC, KVT_WORK (build trees),
-# KVT_COUNTS (count adds to it), KVT_JOBS and KVT_LONG.
+# KVT_COUNTS (count adds to it), KVT_SKIPPED (a line "TEST: reason" for each test that was
+# skipped), KVT_JOBS and KVT_LONG.
 set -eu -o pipefail
 
 # count PASSED FAILED SKIPPED: single tests. A leg that counts none is one test.
@@ -65,6 +66,7 @@ unit_tests() {
 		/^# (FAIL|XPASS|ERROR):/ { f += $3 }
 		END { if (p + f + s) print p + 0, f + 0, s + 0 }' "$out" >>"$KVT_COUNTS"
 	grep -v '^PASS: ' "$out" || true
+	sed -n 's/^SKIP: \(.*\) # SKIP */\1: /p' "$out" >>"$KVT_SKIPPED"
 	if [ $rc != 0 ]; then
 		echo "make check failed: $rc; its failures once more:"
 		grep -E '^(FAIL|ERROR|XPASS): ' "$out" || true
@@ -86,11 +88,15 @@ integration_tests() {
 	KVT_BUILD=$1 PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m pytest -p no:cacheprovider \
 		-ra --durations=5 --junitxml="$xml" tests/integration || rc=$?
 	[ ! -e "$xml" ] || /usr/bin/python3 - "$xml" >>"$KVT_COUNTS" <<-'EOF'
-	import sys, xml.etree.ElementTree as tree
+	import os, sys, xml.etree.ElementTree as tree
 	n = {k: sum(int(s.get(k, 0)) for s in tree.parse(sys.argv[1]).iter("testsuite"))
 	     for k in ("tests", "failures", "errors", "skipped")}
 	failed = n["failures"] + n["errors"]
 	print(n["tests"] - failed - n["skipped"], failed, n["skipped"])
+	with open(os.environ["KVT_SKIPPED"], "a") as out:
+	    for case in tree.parse(sys.argv[1]).iter("testcase"):
+	        for skip in case.iter("skipped"):
+	            print(f"{case.get('classname')}.{case.get('name')}: {skip.get('message')}", file=out)
 	EOF
 	return $rc
 }

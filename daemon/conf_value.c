@@ -56,7 +56,13 @@ static enum kvt_status set_text(char **out, const char *value, const char *where
 {
 	char what[96], *copy;
 
-	if (strlen(value) < k->min || !kvt_text_ok(value, k->max)) {
+	if (strlen(value) < k->min || strlen(value) > k->max) {
+		snprintf(what, sizeof(what),
+			 "must be text of %" PRIu64 " to %" PRIu64 " bytes: it has %zu", k->min,
+			 k->max, strlen(value));
+		return conf_bad(e, where, k, what);
+	}
+	if (!kvt_text_ok(value, k->max)) {
 		snprintf(what, sizeof(what),
 			 "must be printable text of %" PRIu64 " to %" PRIu64 " bytes", k->min,
 			 k->max);

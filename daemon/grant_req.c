@@ -343,7 +343,8 @@ int req_admin_revoke(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 	(void)r;
 	(void)a;
 	if (!o)
-		return kvt_fail(e, KVT_NOT_FOUND, "there is no grant %" PRIu64, q->admin_revoke->id);
+		return kvt_fail(e, KVT_NOT_FOUND, "there is no grant %" PRIu64,
+				q->admin_revoke->id);
 	log_info("%s: revoked by an administrator (uid %u)",
 		 grant_text(container_of(o, struct grant, obj)), (unsigned)c->uid);
 	grant_revoke(container_of(o, struct grant, obj), KVT_REVOKED,

@@ -293,7 +293,8 @@ int req_admin_cancel(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 	(void)r;
 	(void)a;
 	if (!o)
-		return kvt_fail(e, KVT_NOT_FOUND, "there is no transfer %" PRIu64, q->admin_cancel->id);
+		return kvt_fail(e, KVT_NOT_FOUND, "there is no transfer %" PRIu64,
+				q->admin_cancel->id);
 	if (o->ops != &transfer_ops)
 		return kvt_fail(e, KVT_INVALID,
 				"transfer %" PRIu64

@@ -143,7 +143,7 @@ static const struct {
 	{ "limits { list_bytes = 1kB }\n", 1, "must be from 4 KiB" },
 	{ "insecure_loopback = perhaps\n", 1, "must be true or false" },
 	{ "log_level = loud\n", 1, "must be err, warn, info or debug" },
-	{ "node = \"\"\n", 1, "printable text of 1 to 64 bytes" },
+	{ "node = \"\"\n", 1, "must be text of 1 to 64 bytes: it has 0" },
 	{ "node = \"a\\x01\"\n", 1, "printable text" },
 	{ "listen_client = {vllm}\n", 1, "must be \"NAME /PATH\"" },
 	{ "listen_client = {\"t /23456789012345678901234567890123456789012345678901234567890"
@@ -228,7 +228,7 @@ START_TEST(arguments)
 	ck_assert_str_eq(c->listen.item[0], "a:1");
 	conf_free(c);
 	ck_assert_int_eq(conf_load_args(path, &wrong, &c, &e), KVT_INVALID);
-	ck_assert_str_eq(e.text, "--node: must be printable text of 1 to 64 bytes");
+	ck_assert_str_eq(e.text, "--node: must be text of 1 to 64 bytes: it has 0");
 }
 END_TEST
 

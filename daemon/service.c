@@ -741,6 +741,6 @@ bool service_on_abort(struct peer *p, const Kvt__Peer__XferAbort *m, struct kvt_
 		return true;
 	kvt_fail(&why, m->status && m->status < KVT_STATUS_COUNT ? m->status : KVT_CANCELED, "%s",
 		 kvt_text_ok(m->text, KVT_ERR_TEXT - 1) ? m->text : "stopped by the other side");
-	service_stop(s, &why, true);
+	service_stop(s, &why, false);
 	return true;
 }

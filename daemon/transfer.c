@@ -111,7 +111,7 @@ static bool wire_add(struct transfer *t)
 	struct peer *p = t->hold->peer;
 	struct kvt_err e;
 
-	wire_del(t); /* of the attempt before */
+	t->answered = false;
 	t->started_ns = now_ns();
 	t->wire = ++p->last_handle;
 	t->job.xfer = t->wire;
@@ -229,6 +229,8 @@ static void requeue(void *obj)
 
 	log_debug("%s: tried again after: %s", transfer_text(t), t->end.text);
 	t->has_sent = t->plan && is_sender(t);
+	if (t->answered)
+		wire_del(t);
 	drop_map(t);
 	memset(&t->end, 0, sizeof(t->end));
 	t->retry = false;
@@ -525,7 +527,8 @@ void transfer_try(struct transfer *t)
 	struct kvt_err e;
 	int st;
 
-	if (t->state != XFER_QUEUED || h->state == HOLD_CONNECTING || h->state == HOLD_DEAD)
+	if (t->state != XFER_QUEUED || t->wire || h->state == HOLD_CONNECTING ||
+	    h->state == HOLD_DEAD)
 		return;
 	/* One that may wait long for its grant does not take a place among the movers meanwhile. */
 	if (h->state == HOLD_OPENING && h->open_wait_ms && t->n_parts)
@@ -571,11 +574,14 @@ bool transfer_on_end(struct peer *p, const Kvt__Peer__XferEnd *m, struct kvt_err
 	HASH_FIND(hh_wire, p->xfers, &m->xfer, sizeof(m->xfer), t);
 	if (!t)
 		return true;
-	if (m->status == KVT_OK) {
+	t->answered = true;
+	if (m->status == KVT_OK)
 		transfer_event(t, XFER_EV_CONFIRMED);
-		return true;
+	if (t->state == XFER_QUEUED) { /* of the attempt before: the next one can begin */
+		wire_del(t);
+		loop_defer(p->d, &t->hold->kick);
 	}
-	if (t->state == XFER_QUEUED) /* of the attempt before */
+	if (m->status == KVT_OK || t->state == XFER_QUEUED)
 		return true;
 	kvt_fail(&why, m->status < KVT_STATUS_COUNT ? m->status : KVT_INTERNAL, "%s",
 		 kvt_text_ok(m->text, KVT_ERR_TEXT - 1) ? m->text : "?");

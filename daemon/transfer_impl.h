@@ -36,6 +36,7 @@ struct transfer {
 	Kvt__Op op;
 	bool final, retry;
 	bool has_sent; /* the attempt before was a sender's */
+	bool answered; /* XferEnd for `wire` has come */
 	uint8_t priority;
 	struct hold *hold; /* NULL before and after */
 	struct xfer_part *parts;

@@ -31,13 +31,6 @@ static uint64_t left(const struct kvtd *d)
 	return d->n_objects[KVT__OBJECT__OBJECT_GRANT] + d->n_objects[KVT__OBJECT__OBJECT_TRANSFER];
 }
 
-static void set_timer(struct drain *g, uint64_t ms)
-{
-	struct timeval tv = { ms / 1000, ms % 1000 * 1000 };
-
-	evtimer_add(g->timer, &tv);
-}
-
 static void enter_fencing(struct drain *g)
 {
 	struct kvtd *d = g->d;
@@ -48,7 +41,7 @@ static void enter_fencing(struct drain *g)
 	sockets_close(d);
 	grants_shutdown(d, d->why);
 	transfers_shutdown(d, d->why);
-	set_timer(g, d->conf->fence_timeout + GRACE_MS);
+	event_in(g->timer, d->conf->fence_timeout + GRACE_MS);
 	loop_defer(d, &g->look);
 }
 
@@ -59,7 +52,7 @@ static void enter_closing(struct drain *g)
 	g->phase = CLOSING;
 	d->state = KVTD_STOPPING;
 	clients_close_all(d, KVT_SHUTDOWN, d->why);
-	set_timer(g, d->conf->fence_timeout + GRACE_MS);
+	event_in(g->timer, d->conf->fence_timeout + GRACE_MS);
 	loop_defer(d, &g->look);
 }
 
@@ -146,7 +139,7 @@ void kvtd_drain(struct kvtd *d, uint64_t timeout_ms, bool then_exit, const char 
 		return;
 	sd_notify("STOPPING=1");
 	g->then_exit = true;
-	set_timer(g, timeout_ms);
+	event_in(g->timer, timeout_ms);
 	loop_defer(d, &g->look);
 }
 

@@ -208,8 +208,6 @@ static void on_park_timer(evutil_socket_t fd, short what, void *arg)
 static bool park(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 {
 	struct grants *gs = o->d->grants;
-	struct timeval tv = { .tv_sec = (time_t)(wait_ms / 1000),
-			      .tv_usec = (suseconds_t)(wait_ms % 1000) * 1000 };
 
 	if (gs->n_parked >= PARKED_MAX) {
 		kvt_fail(e, KVT_BUSY, "%u opens wait for their grants, at most %u", gs->n_parked,
@@ -221,7 +219,7 @@ static bool park(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 		kvt_fail_nomem(e, "open");
 		return false;
 	}
-	evtimer_add(o->timer, &tv);
+	event_in(o->timer, wait_ms);
 	TAILQ_INSERT_TAIL(&gs->parked, o, link);
 	gs->n_parked++;
 	return true;

@@ -152,11 +152,8 @@ static int is_single(void *obj)
 
 void grant_set_timer(struct grant *g, uint64_t ms)
 {
-	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
-			      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
-
 	g->timer_ns = now_ns() + ms * 1000000;
-	evtimer_add(g->timer, &tv);
+	event_in(g->timer, ms);
 }
 
 static void hold(void *obj)

@@ -44,6 +44,14 @@ uint64_t now_ns(void)
 	return (uint64_t)ts.tv_sec * 1000000000 + ts.tv_nsec;
 }
 
+int event_in(struct event *ev, uint64_t ms)
+{
+	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
+			      .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
+
+	return event_add(ev, &tv);
+}
+
 /* Runs what was posted before the call; 1 if there was anything. */
 static int run_posted(struct loop *l)
 {

@@ -11,6 +11,7 @@
 #include <stdint.h>
 #include <sys/queue.h>
 
+struct event;
 struct kvtd;
 
 /* Embedded in what is to be called; the fn gets its address (container_of). */
@@ -38,6 +39,9 @@ void loop_undefer(struct kvtd *d, struct loop_call *call);
 
 /* Frees p after this turn: nothing is freed inside its own callback. */
 void loop_bury(struct kvtd *d, void *p, void (*free_fn)(void *p));
+
+/* event_add with milliseconds: for timers, and for the time-outs of other events. */
+int event_in(struct event *ev, uint64_t ms);
 
 /* CLOCK_BOOTTIME, in ns. */
 uint64_t now_ns(void);

@@ -18,14 +18,6 @@
 /* Frames handled in one go from our own queue, beyond those that were there at its start. */
 #define SELF_EXTRA 64
 
-int event_in(struct event *ev, uint64_t ms)
-{
-	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
-			      .tv_usec = (suseconds_t)(ms % 1000 * 1000) };
-
-	return event_add(ev, &tv);
-}
-
 /* ---------------------------------------------------------------- the object */
 
 static ProtobufCMessage *peer_row(struct obj *o, struct kvt_arena *a)

@@ -183,7 +183,6 @@ void wait_add(struct peer_wait_list *list, struct peer_wait *w);
 void wait_take(struct peer_wait *w);
 /* w's answer is p if its epoch is w's, else PEER_RESTARTED. */
 void wait_answer_peer(struct peers *ps, struct peer_wait *w, struct peer *p);
-int event_in(struct event *ev, uint64_t ms); /* event_add with milliseconds */
 
 /* ---- peer_conn.c */
 /* Takes fd, also on failure. NULL: no memory. connecting: connect() was called on it. */

@@ -343,12 +343,8 @@ void service_turn(struct service *s)
 	}
 	if (!s->delay)
 		s->delay = evtimer_new(s->d->base, on_delay, s);
-	if (s->delay && !evtimer_pending(s->delay, NULL)) {
-		struct timeval tv = { .tv_sec = (time_t)(delay / 1000),
-				      .tv_usec = (suseconds_t)(delay % 1000) * 1000 };
-
-		evtimer_add(s->delay, &tv);
-	}
+	if (s->delay && !evtimer_pending(s->delay, NULL))
+		event_in(s->delay, delay);
 }
 
 /* ---------------------------------------------------------------- admission */
@@ -635,13 +631,9 @@ static void on_deadline(evutil_socket_t fd, short what, void *arg)
 
 static void set_deadline(struct service *s, uint64_t ms)
 {
-	uint64_t all = ms + s->d->conf->fence_timeout;
-	struct timeval tv = { .tv_sec = (time_t)(all / 1000),
-			      .tv_usec = (suseconds_t)(all % 1000) * 1000 };
-
 	s->deadline = evtimer_new(s->d->base, on_deadline, s);
 	if (s->deadline)
-		evtimer_add(s->deadline, &tv);
+		event_in(s->deadline, ms + s->d->conf->fence_timeout);
 }
 
 static struct service *make(struct gopen *o, const Kvt__Peer__XferStart *m)

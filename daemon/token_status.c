@@ -95,8 +95,6 @@ int req_token_status(struct client *c, const Kvt__Request *rq, struct kvt_fds *f
 	const Kvt__TokenStatus *m = rq->token_status;
 	uint64_t ms =
 		m->timeout_ms && m->timeout_ms < UINT32_MAX ? m->timeout_ms : DEFAULT_TIMEOUT_MS;
-	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
-			      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
 	struct token_query *q;
 
 	(void)fds;
@@ -108,17 +106,8 @@ int req_token_status(struct client *c, const Kvt__Request *rq, struct kvt_fds *f
 	q = kvtd_calloc(1, sizeof(*q));
 	if (!q)
 		return kvt_fail_nomem(e, "query");
-	if (kvt_token_parse(m->token, &q->token, e))
+	if (transfer_read_token(c, m->token, &q->token, e))
 		goto fail;
-	if (!q->token.has_secret) {
-		kvt_fail(e, KVT_INVALID, "this is a ticket: a token has a secret");
-		goto fail;
-	}
-	if (strcmp(q->token.cluster, c->d->conf->cluster)) {
-		kvt_fail(e, KVT_PERMISSION, "token of cluster \"%s\": this is \"%s\"",
-			 q->token.cluster, c->d->conf->cluster);
-		goto fail;
-	}
 	q->d = c->d;
 	q->client = c;
 	if (hold_needs_dial(c, q->token.node)) {
@@ -134,7 +123,7 @@ int req_token_status(struct client *c, const Kvt__Request *rq, struct kvt_fds *f
 		kvt_fail_nomem(e, "query");
 		goto fail;
 	}
-	evtimer_add(q->timer, &tv);
+	event_in(q->timer, ms);
 	TAILQ_INSERT_TAIL(&c->d->transfers->queries, q, link);
 	c->n_queries++;
 	peer_want(c->d, &q->token, &q->wait);

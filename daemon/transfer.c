@@ -511,14 +511,10 @@ static void on_path_timer(evutil_socket_t fd, short what, void *arg)
 
 static void wait_for_path(struct transfer *t)
 {
-	uint64_t ms = t->obj.d->conf->connect_timeout;
-	struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
-			      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
-
 	if (!t->path_timer)
 		t->path_timer = evtimer_new(t->obj.d->base, on_path_timer, t);
 	if (t->path_timer && !evtimer_pending(t->path_timer, NULL))
-		evtimer_add(t->path_timer, &tv);
+		event_in(t->path_timer, t->obj.d->conf->connect_timeout);
 }
 
 void transfer_try(struct transfer *t)

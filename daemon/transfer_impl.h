@@ -117,6 +117,11 @@ void transfer_try(struct transfer *t); /* QUEUED and in its turn: starts it if i
 void transfer_free(struct transfer *t);
 const char *transfer_text(const struct transfer *t);
 
+/* transfer_req.c */
+/* A token of this cluster. INVALID: damaged, or a ticket; PERMISSION: another cluster's. */
+enum kvt_status transfer_read_token(struct client *c, const char *text, struct kvt_token *token,
+				    struct kvt_err *e);
+
 /* transfer_frames.c */
 void transfer_send_start(struct transfer *t);
 void transfer_send_commit(struct transfer *t);

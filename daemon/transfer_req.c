@@ -44,8 +44,8 @@ static enum kvt_status check_request(struct client *c, const Kvt__TransferStart 
 	return KVT_OK;
 }
 
-static enum kvt_status read_token(struct client *c, const char *text, struct kvt_token *token,
-				  struct kvt_err *e)
+enum kvt_status transfer_read_token(struct client *c, const char *text, struct kvt_token *token,
+				    struct kvt_err *e)
 {
 	if (kvt_token_parse(text, token, e))
 		return e->status;
@@ -242,7 +242,7 @@ int req_transfer_start(struct client *c, const Kvt__Request *q, struct kvt_fds *
 
 	(void)r;
 	(void)a;
-	if (check_request(c, m, e) || read_token(c, m->token, &token, e))
+	if (check_request(c, m, e) || transfer_read_token(c, m->token, &token, e))
 		return e->status;
 	t = make(c, m, e);
 	if (!t)
@@ -254,13 +254,8 @@ int req_transfer_start(struct client *c, const Kvt__Request *q, struct kvt_fds *
 		return e->status;
 	}
 	obj_add(c->d, &t->obj, &transfer_ops);
-	if (t->timer) {
-		uint64_t ms = (t->deadline_ns - t->queued_ns) / 1000000;
-		struct timeval tv = { .tv_sec = (time_t)(ms / 1000),
-				      .tv_usec = (suseconds_t)(ms % 1000) * 1000 };
-
-		evtimer_add(t->timer, &tv);
-	}
+	if (t->timer)
+		event_in(t->timer, (t->deadline_ns - t->queued_ns) / 1000000);
 	return KVT_OK;
 }
 

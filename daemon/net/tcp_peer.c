@@ -44,14 +44,11 @@ static void stream_later(struct tcp_stream *s)
 {
 	struct tcp_peer *tp = s->tp;
 	uint64_t max = tp->d->conf->redial_max;
-	struct timeval tv;
 
 	s->backoff_ms = s->backoff_ms ? s->backoff_ms * 2 : TCP_REDIAL_MIN_MS;
 	if (max && s->backoff_ms > max)
 		s->backoff_ms = max;
-	tv = (struct timeval){ .tv_sec = (time_t)(s->backoff_ms / 1000),
-			       .tv_usec = (suseconds_t)(s->backoff_ms % 1000) * 1000 };
-	evtimer_add(s->timer, &tv);
+	event_in(s->timer, s->backoff_ms);
 }
 
 void tcp_stream_failed(struct tcp_stream *s, const char *why)

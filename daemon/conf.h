@@ -28,6 +28,8 @@ struct conf_socket { /* listen_client NAME PATH */
 	char *name, *path;
 };
 
+enum conf_encrypt { ENCRYPT_NO, ENCRYPT_YES, ENCRYPT_REQUIRE };
+
 struct conf_origin {	    /* of a key's value; neither: the default */
 	const char *option; /* of the command line, without "--"; borrowed */
 	int line;	    /* in the file */
@@ -53,6 +55,12 @@ struct conf {
 					   * insecure_loopback, else any unicast but loopback, link-local */
 	struct conf_list transport_allow; /* names; default all */
 	enum log_level log_level;
+
+	/* trust between daemons: files, "" is none */
+	char *trust_key;			      /* key mode */
+	char *trust_cert, *trust_cert_key, *trust_ca; /* certificate mode */
+	struct conf_list trust_allow;		      /* node ids; empty: all */
+	enum conf_encrypt encrypt;
 
 	/* time, ms */
 	uint64_t drain_timeout, fence_timeout;

@@ -187,6 +187,20 @@ static enum kvt_status set_number(uint64_t *out, const char *value, const char *
 }
 
 /* Lists: adds. `where` begins the error text. */
+static enum kvt_status set_encrypt(enum conf_encrypt *out, const char *value, const char *where,
+				   const struct conf_key *k, struct kvt_err *e)
+{
+	static const char *const names[] = { "no", "yes", "require" };
+
+	for (size_t i = 0; i < sizeof(names) / sizeof(*names); i++) {
+		if (!strcmp(value, names[i])) {
+			*out = (enum conf_encrypt)i;
+			return KVT_OK;
+		}
+	}
+	return conf_bad(e, where, k, "must be yes, no or require");
+}
+
 enum kvt_status conf_set(struct conf *c, const struct conf_key *k, const char *value,
 			 const char *where, struct kvt_err *e)
 {
@@ -203,6 +217,8 @@ enum kvt_status conf_set(struct conf *c, const struct conf_key *k, const char *v
 		return set_bool(f, value, where, k, e);
 	case LEVEL:
 		return set_level(f, value, where, k, e);
+	case ENCRYPT:
+		return set_encrypt(f, value, where, k, e);
 	case TIME:
 	case SIZE:
 	case COUNT:
@@ -253,6 +269,8 @@ static size_t size_of(const struct conf_key *k)
 		return sizeof(bool);
 	case LEVEL:
 		return sizeof(enum log_level);
+	case ENCRYPT:
+		return sizeof(enum conf_encrypt);
 	default:
 		return sizeof(uint64_t);
 	}

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include "conf.h"
 
-enum conf_type { TEXT, LIST, BOOL, LEVEL, TIME, SIZE, COUNT, SOCKETS };
+enum conf_type { TEXT, LIST, BOOL, LEVEL, TIME, SIZE, COUNT, SOCKETS, ENCRYPT };
 
 struct conf_key {
 	const char *section, *name; /* section "" is the top */

@@ -26,6 +26,8 @@ struct kvtd_counts {
 	uint64_t internal; /* impossible state transitions seen: must stay 0 */
 };
 
+struct trust;
+
 struct kvtd {
 	struct event_base *base;
 	struct conf *conf;
@@ -56,6 +58,7 @@ struct kvtd {
 	struct workers *workers;
 	struct clients *clients;
 	struct peers *peers;
+	struct trust *trust; /* now in force; replaced by a reload: see trust.h */
 	struct grants *grants;
 	struct transfers *transfers;
 	struct net_state *net[8]; /* by enum net_id */

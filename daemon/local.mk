@@ -46,10 +46,12 @@ kvtd_files += daemon/peer_hello.c
 kvtd_files += daemon/peer_listen.c
 kvtd_files += daemon/peer_lookup.c
 kvtd_files += daemon/quota.c daemon/quota.h
+kvtd_files += daemon/tls.h daemon/trust.h
 kvtd_files += daemon/worker.c daemon/worker.h
 
 kvtd_libs = libkvtcommon.la libkvtproto.la libkvtpeerproto.la \
-	$(LIBEVENT_LIBS) $(PROTOBUF_C_LIBS) $(CONFUSE_LIBS) $(CRYPTO_LIBS) $(JANSSON_LIBS)
+	$(LIBEVENT_LIBS) $(TLS_LIBS) $(PROTOBUF_C_LIBS) $(CONFUSE_LIBS) $(CRYPTO_LIBS) \
+	$(JANSSON_LIBS)
 
 noinst_LTLIBRARIES += libkvtdaemon.la
 libkvtdaemon_la_SOURCES = $(kvtd_files)

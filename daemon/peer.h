@@ -38,8 +38,10 @@ struct peer {
 	bool down;	  /* peer_down was called; only references are left */
 	bool draining;	  /* makes no new grants: from its Hello, kept by peer_msg.c afterwards */
 	uint64_t conn_id; /* of the accepting side: names the connection in data handshakes */
-	uint8_t data_key[PEER_KEY_BYTES];
-	uint32_t streams; /* data connections wanted: the smaller of both sides' */
+	uint8_t data_key[PEER_KEY_BYTES]; /* exported from its TLS; without, of its Hello */
+	bool encrypt;			  /* data connections of tcp are TLS */
+	char identity[KVT_NODE_MAX + 32]; /* that it proved, for people: "key 1f2e..." or "none" */
+	uint32_t streams;		  /* data connections wanted: the smaller of both sides' */
 	uint64_t up_ns;
 	uint64_t round_trip_us;
 	_Atomic uint64_t bytes_in, bytes_out; /* by transports and control */

@@ -9,6 +9,7 @@
 #define KVTD_TLS_H
 
 #include <openssl/ssl.h>
+#include <stdbool.h>
 #include "loop.h"
 #include "status.h"
 

@@ -51,8 +51,8 @@ EXTRA_libkvt_la_DEPENDENCIES = client/libkvt.map
 ## requests), so they link the objects, not libkvt.so.
 bin_PROGRAMS += kvtctl
 kvtctl_SOURCES = $(kvtctl_files)
-kvtctl_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
-	$(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS) $(JANSSON_LIBS)
+kvtctl_LDADD = libkvtclient.la libkvtkeyfile.la libkvtcommon.la libkvtproto.la \
+	$(PROTOBUF_C_LIBS) $(SMARTCOLS_LIBS) $(JANSSON_LIBS) $(CRYPTO_LIBS)
 
 bin_PROGRAMS += kvtbench
 kvtbench_SOURCES = $(kvtbench_files)

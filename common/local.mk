@@ -9,3 +9,7 @@ libkvtcommon_la_SOURCES += common/status.c common/status.h
 libkvtcommon_la_SOURCES += common/arena.c common/arena.h
 libkvtcommon_la_SOURCES += common/framing.c common/framing.h
 libkvtcommon_la_SOURCES += common/token.c common/token.h
+
+# files of cluster keys: needs libcrypto, so not a part of libkvt.so
+noinst_LTLIBRARIES += libkvtkeyfile.la
+libkvtkeyfile_la_SOURCES = common/keyfile.c common/keyfile.h

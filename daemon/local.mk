@@ -49,7 +49,7 @@ kvtd_files += daemon/quota.c daemon/quota.h
 kvtd_files += daemon/tls.h daemon/trust.h
 kvtd_files += daemon/worker.c daemon/worker.h
 
-kvtd_libs = libkvtcommon.la libkvtproto.la libkvtpeerproto.la \
+kvtd_libs = libkvtkeyfile.la libkvtcommon.la libkvtproto.la libkvtpeerproto.la \
 	$(LIBEVENT_LIBS) $(TLS_LIBS) $(PROTOBUF_C_LIBS) $(CONFUSE_LIBS) $(CRYPTO_LIBS) \
 	$(JANSSON_LIBS)
 

@@ -46,6 +46,10 @@ check_PROGRAMS += tests/unit/test_units
 tests_unit_test_units_SOURCES = tests/unit/test_units.c
 tests_unit_test_units_LDADD = $(unit_common)
 
+check_PROGRAMS += tests/unit/test_keyfile
+tests_unit_test_keyfile_SOURCES = tests/unit/test_keyfile.c
+tests_unit_test_keyfile_LDADD = libkvtkeyfile.la $(unit_common) $(CRYPTO_LIBS)
+
 check_PROGRAMS += tests/unit/test_extent
 tests_unit_test_extent_SOURCES = tests/unit/test_extent.c
 tests_unit_test_extent_LDADD = $(unit_common)

@@ -126,7 +126,12 @@ void peer_path_changed(struct peer *p);
 void peer_job_begin(struct peer *p);
 void peer_job_end(struct peer *p);
 
-/* ---- from peer.c's listener to the tcp transport: a connection that began with KVTDATA1 */
-void tcp_accept_data(struct kvtd *d, int fd, const char *from);
+/*
+ * ---- from peer_listen.c to the tcp transport: a connection that began with KVTDATA1. Takes fd.
+ * settled(arg): once, on the loop, when it is proven or closed, maybe from inside the call; until
+ * then it counts among its source's newcomers. NULL: nobody counts.
+ */
+void tcp_accept_data(struct kvtd *d, int fd, const char *from, void (*settled)(void *arg),
+		     void *arg);
 
 #endif

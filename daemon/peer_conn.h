@@ -51,7 +51,8 @@ struct newcomer {
 	struct peer_conn *conn; /* once the preamble said KVTCTRL1 */
 	struct event *read, *limit;
 	struct addr from;
-	int fd; /* -1: the connection has it */
+	bool lent; /* to the tcp transport: it counts until that has settled it */
+	int fd;	   /* -1: the connection or the transport has it */
 	unsigned got;
 	char preamble[PREAMBLE_BYTES];
 };

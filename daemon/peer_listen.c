@@ -4,7 +4,8 @@
  *
  * A newcomer is bounded in everything: how many there are, in total and of one source, how long
  * they take to a full Hello, and what they may send. The eight bytes of preamble are read here,
- * not one more; then the connection belongs to peer_conn.c or to the tcp transport.
+ * not one more; then the connection belongs to peer_conn.c or to the tcp transport, and the
+ * newcomer stays behind to be counted until it is proven.
  */
 #include "peer_conn.h"
 
@@ -26,17 +27,36 @@
 
 void newcomer_free(struct newcomer *n)
 {
+	struct peers *ps;
+
 	if (!n)
 		return;
-	TAILQ_REMOVE(&n->ps->newcomers, n, link);
-	n->ps->n_newcomers--;
+	ps = n->ps;
+	TAILQ_REMOVE(&ps->newcomers, n, link);
+	ps->n_newcomers--;
 	if (n->read)
 		event_free(n->read);
 	if (n->limit)
 		event_free(n->limit);
 	if (n->fd >= 0)
 		close(n->fd);
-	loop_bury(n->ps->d, n, free);
+	n->read = n->limit = NULL;
+	n->fd = -1;
+	n->ps = NULL;
+	if (!n->lent)
+		loop_bury(ps->d, n, free);
+}
+
+/* The transport outlives us: then there is nothing left to count. */
+static void newcomer_settled(void *arg)
+{
+	struct newcomer *n = arg;
+
+	n->lent = false;
+	if (n->ps)
+		newcomer_free(n);
+	else
+		free(n);
 }
 
 static void newcomer_refuse(struct newcomer *n, const char *why)
@@ -81,9 +101,11 @@ static void newcomer_data(struct newcomer *n)
 	int fd = n->fd;
 
 	addr_text(&n->from, text);
+	event_del(n->read);
+	event_del(n->limit);
 	n->fd = -1;
-	newcomer_free(n);
-	tcp_accept_data(d, fd, text);
+	n->lent = true;
+	tcp_accept_data(d, fd, text, newcomer_settled, n);
 }
 
 static void on_preamble(evutil_socket_t fd, short what, void *arg)

@@ -33,7 +33,7 @@
 #define TCP_CHUNK_MAX	  (64 * 1024 * 1024)
 #define TCP_CHUNKS_MAX	  (1 << 26)
 #define TCP_HANDSHAKE_MS  5000
-#define TCP_HANDSHAKES	  64 /* accepted and not proven yet */
+#define TCP_HANDSHAKES	  256 /* accepted and not proven yet; per source: peer_listen.c */
 #define TCP_REDIAL_MIN_MS 100
 #define TCP_IOV		  512
 

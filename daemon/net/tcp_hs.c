@@ -36,6 +36,8 @@ struct tcp_hs {
 	enum hs_state state;
 	struct event *io, *timer;
 	char from[KVT_ADDR_MAX];
+	void (*settled)(void *arg); /* acceptor's, or NULL */
+	void *settled_arg;
 	uint8_t key[PEER_KEY_BYTES];
 	struct tcp_hello hello;
 	uint8_t hello_bytes[TCP_HELLO_BYTES];
@@ -61,6 +63,8 @@ static void hs_free(struct tcp_hs *hs)
 		event_free(hs->timer);
 	if (hs->fd >= 0)
 		close(hs->fd);
+	if (hs->settled)
+		hs->settled(hs->settled_arg);
 	OPENSSL_cleanse(hs->key, sizeof(hs->key));
 	loop_bury(hs->t->d, hs, free);
 }
@@ -317,7 +321,8 @@ static struct tcp_hs *hs_new(struct tcp *t, struct tcp_stream *s, int fd, enum h
 	return hs;
 }
 
-void tcp_accept_data(struct kvtd *d, int fd, const char *from)
+void tcp_accept_data(struct kvtd *d, int fd, const char *from, void (*settled)(void *arg),
+		     void *arg)
 {
 	struct tcp *t = tcp_of(d);
 	struct tcp_hs *hs = NULL;
@@ -330,8 +335,12 @@ void tcp_accept_data(struct kvtd *d, int fd, const char *from)
 				    "tcp: data connection from %s refused: %u of %u unproven ones",
 				    from, t->n_accepted, TCP_HANDSHAKES);
 		close(fd);
+		if (settled)
+			settled(arg);
 		return;
 	}
+	hs->settled = settled;
+	hs->settled_arg = arg;
 	snprintf(hs->from, sizeof(hs->from), "%s", from);
 	hs_expect(hs, HS_WAIT_HELLO, TCP_HELLO_BYTES);
 }

@@ -118,7 +118,7 @@ static void on_preamble(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	/* all of it is there: the dialler writes it at once */
 	if (recv(fd, buf, 8, 0) == 8 && !memcmp(buf, "KVTDATA1", 8))
-		tcp_accept_data(&p->n->d, fd, "test");
+		tcp_accept_data(&p->n->d, fd, "test", NULL, NULL);
 	else
 		close(fd);
 	event_free(p->ev);

@@ -69,7 +69,8 @@ void peer_path_changed(struct peer *p)
 	(void)p;
 }
 
-void tcp_accept_data(struct kvtd *d, int fd, const char *from)
+void tcp_accept_data(struct kvtd *d, int fd, const char *from, void (*settled)(void *arg),
+		     void *arg)
 {
 	struct node *n = node_of(d);
 	char rest[8];
@@ -80,6 +81,20 @@ void tcp_accept_data(struct kvtd *d, int fd, const char *from)
 	ck_assert_int_eq(recv(fd, rest, sizeof(rest), 0), 4);
 	ck_assert(!memcmp(rest, "rest", 4));
 	close(fd);
+	if (n->n_unsettled < NODE_UNSETTLED) {
+		n->unsettled[n->n_unsettled].fn = settled;
+		n->unsettled[n->n_unsettled++].arg = arg;
+	} else {
+		settled(arg);
+	}
+}
+
+void node_settle(struct node *n)
+{
+	while (n->n_unsettled) {
+		n->n_unsettled--;
+		n->unsettled[n->n_unsettled].fn(n->unsettled[n->n_unsettled].arg);
+	}
 }
 
 /* ---------------------------------------------------------------- in the place of transports */
@@ -225,6 +240,7 @@ void node_end(struct node *n)
 	peers_stop(&n->d);
 	peer_put(n->last_up);
 	peers_done(&n->d);
+	node_settle(n);
 	worker_done(&n->d);
 	loop_done(&n->d);
 	ck_assert_uint_eq(node_peers(n), 0);

@@ -10,7 +10,8 @@
 #include "peer.h"
 #include "peer_conn.h"
 
-#define NODE_FRAMES 4096
+#define NODE_FRAMES    4096
+#define NODE_UNSETTLED 128
 
 struct node_frame {
 	struct peer *from;
@@ -27,6 +28,11 @@ struct node {
 	struct peer *last_up; /* a reference */
 	struct node_frame frames[NODE_FRAMES];
 	unsigned n_frames;
+	struct {
+		void (*fn)(void *arg);
+		void *arg;
+	} unsettled[NODE_UNSETTLED]; /* data connections: closed, not yet settled */
+	unsigned n_unsettled;
 	bool (*on_frame)(struct node *n, struct peer *p, const Kvt__Peer__Frame *f,
 			 struct kvt_err *e);
 };
@@ -49,6 +55,7 @@ struct node *node_new(const char *name);
 void node_listen(struct node *n, const char *address);
 struct node *node_up(const char *name); /* both, on 127.0.0.1:0 */
 void node_end(struct node *n);
+void node_settle(struct node *n);	   /* all its data connections */
 unsigned node_conns(const struct node *n); /* connections of any state */
 unsigned node_peers(const struct node *n); /* listed ones */
 uint16_t node_port(const struct node *n);

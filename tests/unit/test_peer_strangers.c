@@ -55,7 +55,31 @@ START_TEST(data_connection)
 	stranger_send(&s1, "1rest", 5);
 	run_until(a->n_data == 1);
 	ck_assert_uint_eq(a->n_data_from, 1);
+	ck_assert_uint_eq(a->d.peers->n_newcomers, 1);
+	node_settle(a);
 	ck_assert_uint_eq(a->d.peers->n_newcomers, 0);
+}
+END_TEST
+
+/* Data connections count among the newcomers of their source until they are settled. */
+START_TEST(too_many_data)
+{
+	for (unsigned i = 1; i <= NEWCOMERS_SOURCE; i++) {
+		stranger_connect(&s1, a);
+		stranger_send(&s1, "KVTDATA1rest", 12);
+		run_until(a->n_data == i);
+	}
+	ck_assert_uint_eq(a->d.peers->n_newcomers, NEWCOMERS_SOURCE);
+	stranger_preamble(&s2);
+	run_until(stranger_ended(&s2));
+	ck_assert_uint_eq(a->d.peers->n_newcomers, NEWCOMERS_SOURCE);
+	node_settle(a);
+	ck_assert_uint_eq(a->d.peers->n_newcomers, 0);
+	stranger_up(&s3, "node-b", 1);
+	/* one is left to be settled after the peers have ended: the fixture's end does it */
+	stranger_connect(&s1, a);
+	stranger_send(&s1, "KVTDATA1rest", 12);
+	run_until(a->n_data == NEWCOMERS_SOURCE + 1);
 }
 END_TEST
 
@@ -476,7 +500,9 @@ END_TEST
 Suite *test_suite(void)
 {
 	Suite *suite = suite_create("peer_strangers");
-	const TTest *early[] = { early_end, data_connection, too_slow, too_many, NULL };
+	const TTest *early[] = {
+		early_end, data_connection, too_many_data, too_slow, too_many, NULL
+	};
 	const TTest *hellos[] = { frame_before_hello, big_before_hello, bomb_hello, accepted,
 				  NULL };
 	const TTest *peers[] = { garbled_frame, empty_frame, big_frame,	    seq_gap, second_hello,

@@ -28,6 +28,7 @@ kvtctl_files =
 kvtctl_files += client/ctl/main.c client/ctl/ctl.h
 kvtctl_files += client/ctl/ask.c client/ctl/objects.c client/ctl/status.c
 kvtctl_files += client/ctl/table.c client/ctl/verbs.c
+kvtctl_files += client/ctl/keygen.c client/ctl/keywrite.c client/ctl/keywrite.h
 
 kvtbench_files =
 kvtbench_files += client/bench/main.c client/bench/bench.h

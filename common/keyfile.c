@@ -110,6 +110,8 @@ enum kvt_status kvt_keyfile_parse(const char *text, size_t len, const char *what
 	enum kvt_status st = KVT_OK;
 	int line = 1;
 
+	if (memchr(text, '\0', len))
+		return kvt_fail(e, KVT_INVALID, "%s: has a zero byte: is no text", what);
 	for (size_t at = 0; st == KVT_OK && at < len; line++) {
 		const char *end = memchr(text + at, '\n', len - at);
 		size_t n = end ? (size_t)(end - (text + at)) : len - at;

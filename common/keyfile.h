@@ -40,9 +40,9 @@ int kvt_key_parse(const char *text, size_t len, uint8_t key[KVT_KEY_BYTES]);
 int kvt_key_fingerprint(const uint8_t key[KVT_KEY_BYTES], char fp[KVT_KEY_FP_CHARS + 1]);
 
 /*
- * The text of a file, which may lack its last newline. INVALID: a line that is neither, a key
- * twice, more than KVT_KEYS_MAX, none at all; the text is "WHAT:LINE: ..." or "WHAT: ...". out is
- * untouched on failure.
+ * The text of a file, which may lack its last newline. INVALID: a line that is neither, a zero
+ * byte, a key twice, more than KVT_KEYS_MAX, none at all; the text is "WHAT:LINE: ..." or "WHAT:
+ * ...". out is untouched on failure.
  */
 enum kvt_status kvt_keyfile_parse(const char *text, size_t len, const char *what,
 				  struct kvt_keyfile *out, struct kvt_err *e);

@@ -22,6 +22,8 @@ enum ctl_exit {
 
 struct kvt_admin;
 
+enum key_op { KEY_NEW, KEY_ADD, KEY_IMPORT, KEY_FIRST, KEY_REMOVE, KEY_SHOW };
+
 struct ctl {
 	const char *client_socket, *admin_socket; /* NULL: not to be tried */
 	int timeout_ms;				  /* of one question to the daemon */
@@ -29,6 +31,9 @@ struct ctl {
 	bool json, no_headings, raw, bytes;
 	const char *columns; /* -o */
 	char formats[8];     /* the letters of those options on the output that were given */
+	enum key_op key_op;  /* keygen: what to do with its file */
+	const char *key_opt; /* the option that says it */
+	const char *key_fp;  /* a key's fingerprint, or NULL */
 
 	struct kvt_admin *conn;
 	bool own_only; /* the client socket: only what belongs to the caller */
@@ -100,7 +105,7 @@ int table_add(struct table *t, const ProtobufCMessage *row); /* 0 or -ENOMEM */
 int table_print(struct table *t);			     /* an exit status */
 void table_free(struct table *t);
 
-/* status.c, verbs.c: the commands */
+/* status.c, verbs.c, keygen.c: the commands */
 int cmd_status(struct ctl *c, int argc, char **argv);
 int cmd_list(struct ctl *c, const struct object *o);
 int cmd_show(struct ctl *c, const struct object *o, uint64_t id);
@@ -110,6 +115,7 @@ int cmd_drain(struct ctl *c, int argc, char **argv);
 int cmd_resume(struct ctl *c, int argc, char **argv);
 int cmd_reload(struct ctl *c, int argc, char **argv);
 int cmd_version(struct ctl *c, int argc, char **argv);
+int cmd_keygen(struct ctl *c, int argc, char **argv);
 
 /* One line on standard error, "kvtctl: ...". */
 void ctl_error(const char *fmt, ...) __attribute__((format(printf, 1, 2)));

@@ -38,13 +38,19 @@ static const struct command commands[] = {
 	  "take no new grants; with --timeout, wait until none is left" },
 	{ "resume", "", 0, 0, cmd_resume, true, "", "end a drain" },
 	{ "reload", "", 0, 0, cmd_reload, true, "J", "read the configuration again" },
+	{ "keygen", "[FILE]", 0, 1, cmd_keygen, false, "nJ",
+	  "make a cluster key, in a new FILE or on standard output" },
 	{ "version", "", 0, 0, cmd_version, false, "J", "of kvtctl and of the daemon" },
 	{ "help", "[OBJECT]", 0, 1, cmd_help, false, "",
 	  "this, or what the columns of an object are" },
 };
 #define N_COMMANDS (sizeof(commands) / sizeof(*commands))
 
-enum { OPT_TIMEOUT = 256, OPT_VERSION };
+enum {
+	OPT_TIMEOUT = 256,
+	OPT_VERSION,
+	OPT_KEY, /* + enum key_op */
+};
 
 static const struct {
 	struct option opt;
@@ -66,6 +72,19 @@ static const struct {
 	{ { "timeout", required_argument, NULL, OPT_TIMEOUT },
 	  "TIME",
 	  "how long to wait, as 500ms or 30s [10s]" },
+	{ { "add", no_argument, NULL, OPT_KEY + KEY_ADD }, NULL, "keygen: a new key into FILE" },
+	{ { "import", no_argument, NULL, OPT_KEY + KEY_IMPORT },
+	  NULL,
+	  "keygen: the key on standard input into FILE" },
+	{ { "first", required_argument, NULL, OPT_KEY + KEY_FIRST },
+	  "FINGERPRINT",
+	  "keygen: dial with this key of FILE" },
+	{ { "remove", required_argument, NULL, OPT_KEY + KEY_REMOVE },
+	  "FINGERPRINT",
+	  "keygen: take this key out of FILE" },
+	{ { "show", no_argument, NULL, OPT_KEY + KEY_SHOW },
+	  NULL,
+	  "keygen: fingerprints of the keys of FILE" },
 	{ { "help", no_argument, NULL, 'h' }, NULL, "this" },
 	{ { "version", no_argument, NULL, OPT_VERSION }, NULL, "of kvtctl" },
 };
@@ -156,6 +175,23 @@ static void note_format(struct ctl *c, int opt)
 		c->formats[strlen(c->formats)] = (char)opt;
 }
 
+static bool note_key_op(struct ctl *c, enum key_op op)
+{
+	const char *name = "";
+
+	for (size_t i = 0; i < N_OPTIONS; i++)
+		if (options[i].opt.val == OPT_KEY + (int)op)
+			name = options[i].opt.name;
+	if (c->key_opt) {
+		ctl_error("keygen: --%s or --%s, not both", c->key_opt, name);
+		return false;
+	}
+	c->key_op = op;
+	c->key_opt = name;
+	c->key_fp = optarg;
+	return true;
+}
+
 /* Returns an exit status, or -1: go on. */
 static int parse_options(struct ctl *c, int argc, char **argv)
 {
@@ -195,6 +231,10 @@ static int parse_options(struct ctl *c, int argc, char **argv)
 			if (!parse_timeout(c, optarg))
 				return CTL_USAGE;
 			break;
+		case OPT_KEY + KEY_ADD... OPT_KEY + KEY_SHOW:
+			if (!note_key_op(c, (enum key_op)(opt - OPT_KEY)))
+				return CTL_USAGE;
+			break;
 		case 'h':
 			print_help(stdout);
 			return CTL_OK;
@@ -231,6 +271,10 @@ static int run_command(struct ctl *c, int argc, char **argv)
 	const struct object *o = ctl_object(argv[0]);
 	char bad;
 
+	if (c->key_opt && strcmp(argv[0], "keygen") != 0) {
+		ctl_error("--%s is an option of keygen", c->key_opt);
+		return CTL_USAGE;
+	}
 	if (o)
 		return run_object(c, o, argc - 1, argv + 1);
 	for (size_t i = 0; i < N_COMMANDS; i++) {

@@ -127,6 +127,8 @@ static const struct column peer_columns[] = {
 	C("AGE", "age_ms", MS, 0, age_ms, "time since it connected"),
 	C("EPOCH", "epoch", TEXT, X, epoch, "which life of its daemon"),
 	C("VERSION", "version", TEXT, X, version, "of its daemon"),
+	C("IDENTITY", "identity", TEXT, X, identity, "what it proved: a key, a certificate, or none"),
+	C("ENCRYPTION", "encryption", TEXT, X, encryption, "of its bytes: tls, ktls (by the kernel), none"),
 };
 #undef C
 

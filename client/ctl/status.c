@@ -51,6 +51,21 @@ static const char *size(const struct ctl *c, uint64_t bytes, char buf[KVT_UNITS_
 	return buf;
 }
 
+/* What it proves itself with to other daemons. */
+static void print_trust(const Kvt__StatusReply *s)
+{
+	printf("  %-11s %s", "trust", *s->trust ? s->trust : "-");
+	if (s->n_fingerprints)
+		printf(" %s", s->fingerprints[0]);
+	if (s->n_fingerprints > 1)
+		printf(" (accepts %zu keys)", s->n_fingerprints);
+	if (*s->trust_until)
+		printf(", until %.10s", s->trust_until);
+	printf("\n");
+	if (s->n_fingerprints && *s->encrypt)
+		printf("  %-11s %s\n", "encrypt", s->encrypt);
+}
+
 static void print_status(const struct ctl *c, const Kvt__StatusReply *s)
 {
 	char a[KVT_UNITS_LEN], b[KVT_UNITS_LEN];
@@ -59,9 +74,10 @@ static void print_status(const struct ctl *c, const Kvt__StatusReply *s)
 	printf("  %-11s %s of cluster %s, pid %u, up %s\n", "node", s->node, s->cluster, s->pid,
 	       kvt_format_duration(s->uptime_ms * 1000000, a));
 	print_strings("listen", s->n_listen, s->listen, "-");
-	printf(" (%s)\n", *s->trust ? s->trust : "-");
+	printf("\n");
 	print_strings("advertise", s->n_advertise, s->advertise, "-");
 	printf("\n");
+	print_trust(s);
 	print_parts("transports", s->n_transports, s->transports);
 	print_parts("memory", s->n_memory, s->memory);
 
@@ -118,9 +134,12 @@ static json_t *status_json(const Kvt__StatusReply *s)
 	STRING("cluster", cluster);
 	STRING("epoch", epoch);
 	STRING("trust", trust);
+	STRING("trust_until", trust_until);
+	STRING("encrypt", encrypt);
 	STRING("config", config);
 	NUMBER("pid", pid);
 	NUMBER("uptime_ms", uptime_ms);
+	json_object_set_new(o, "fingerprints", strings_json(s->n_fingerprints, s->fingerprints));
 	json_object_set_new(o, "listen", strings_json(s->n_listen, s->listen));
 	json_object_set_new(o, "advertise", strings_json(s->n_advertise, s->advertise));
 	json_object_set_new(o, "transports", parts_json(s->n_transports, s->transports));

@@ -20,8 +20,10 @@ COMMANDS = [["status"]] + [[o] for o in OBJECTS] + [["grant", "show", "7"]] + AD
 
 
 def kvtctl(*args, program=BUILD / "kvtctl", **kw):
+    if kw.get("input") is None:
+        kw.update(input=None, stdin=subprocess.DEVNULL)
     return subprocess.run([program, *map(str, args)], capture_output=True, text=True, timeout=60,
-                          stdin=subprocess.DEVNULL, **kw)
+                          **kw)
 
 
 def one_line(text):
@@ -265,6 +267,46 @@ def test_status_of_a_degraded_daemon(folder, fake):
     r = kvtctl("-a", folder / "admin.sock", "status", "--json")
     assert json.loads(r.stdout)["status"]["transports"][1] == {
         "name": "tcp", "present": False, "why": "absent, because nothing listens"}
+
+
+def test_status_of_trust(folder, fake):
+    """What it proves itself with, in words and in JSON."""
+    keys = [field(31, "1f2e3d4c5b6a7988"), field(31, "00112233445566ff")]
+    encrypt = field(33, "require")
+    for status, words, data in (
+            (field(30, "insecure loopback") + field(33, "yes"), [
+                r"trust       insecure loopback"], ["insecure loopback", [], "", "yes"]),
+            (field(30, "key") + keys[0] + encrypt, [
+                "trust       key 1f2e3d4c5b6a7988", "encrypt     require"],
+             ["key", ["1f2e3d4c5b6a7988"], "", "require"]),
+            (field(30, "key") + b"".join(keys) + encrypt, [
+                "trust       key 1f2e3d4c5b6a7988 (accepts 2 keys)", "encrypt     require"],
+             ["key", ["1f2e3d4c5b6a7988", "00112233445566ff"], "", "require"]),
+            (field(30, "certificate") + keys[0] + field(32, "2027-01-31T10:00:00Z") +
+             field(33, "no"), [
+                 "trust       certificate 1f2e3d4c5b6a7988, until 2027-01-31",
+                 "encrypt     no"],
+             ["certificate", ["1f2e3d4c5b6a7988"], "2027-01-31T10:00:00Z", "no"])):
+        name = f"{data[0]}{len(data[1])}"
+        fake(lambda what, body, status=status: hello_reply() if what == HELLO else
+             field(STATUS, status), name)
+        r = kvtctl("-a", folder / name, "status")
+        lines = [line.strip() for line in r.stdout.splitlines()]
+        assert [n for n in lines if n.startswith(("trust", "encrypt"))] == words
+        got = json.loads(kvtctl("-a", folder / name, "status", "--json").stdout)["status"]
+        assert [got[k] for k in ("trust", "fingerprints", "trust_until", "encrypt")] == data
+
+
+def test_what_a_peer_proved(folder, fake):
+    row = (field(1, 3) + field(2, "node-b") + field(16, "certificate node-b") + field(17, "ktls"))
+    fake(lambda what, body: hello_reply() if what == HELLO else
+         field(LIST, field(ROWS["peer"], row)))
+    r = kvtctl("-a", folder / "admin.sock", "peer", "-o", "node,identity,encryption", "-r", "-n")
+    assert r.stdout == "node-b certificate\\x20node-b ktls\n"
+    assert "IDENTITY" not in kvtctl("-a", folder / "admin.sock", "peer").stdout
+    r = kvtctl("-a", folder / "admin.sock", "peer", "--json")
+    peer, = json.loads(r.stdout)["peers"]
+    assert peer["identity"] == "certificate node-b" and peer["encryption"] == "ktls"
 
 
 def test_drain_waits(folder, fake):

@@ -64,7 +64,7 @@ def conf_page():
         if block.startswith(".Ss "):
             section = block.split("\n")[0][4:].replace("Top level", "")
         elif block.startswith(".It "):
-            key = re.match(r"\.It Ic (\w+) Pq (text|list|bool|level|time|size|count)\n", block)
+            key = re.match(r"\.It Ic (\w+) Pq (text|list|bool|level|time|size|count|word)\n", block)
             assert key, block
             said = re.match(r"[^\n]*\n((?:[^.\n][^\n]*\n)*)", block)[1]
             end = re.search(r"^Default:(?: none,|\n\.Ql ([^\n]*) ,\n) ?(reloadable|needs a restart)"

@@ -32,9 +32,11 @@ kvtctl_files += client/ctl/keygen.c client/ctl/keywrite.c client/ctl/keywrite.h
 
 kvtbench_files =
 kvtbench_files += client/bench/main.c client/bench/bench.h
-kvtbench_files += client/bench/base.c client/bench/cache.c client/bench/client.c
+kvtbench_files += client/bench/base.c client/bench/base.h
+kvtbench_files += client/bench/base_stream.c client/bench/base_tls.c
+kvtbench_files += client/bench/cache.c client/bench/client.c
 kvtbench_files += client/bench/daemons.c client/bench/options.c client/bench/report.c
-kvtbench_files += client/bench/shape.c
+kvtbench_files += client/bench/shape.c client/bench/spawn.c
 
 include_HEADERS += client/kvt.h
 
@@ -58,4 +60,4 @@ kvtctl_LDADD = libkvtclient.la libkvtkeyfile.la libkvtcommon.la libkvtproto.la \
 bin_PROGRAMS += kvtbench
 kvtbench_SOURCES = $(kvtbench_files)
 kvtbench_LDADD = libkvtclient.la libkvtcommon.la libkvtproto.la \
-	$(PROTOBUF_C_LIBS) $(JANSSON_LIBS) -lm
+	$(PROTOBUF_C_LIBS) $(JANSSON_LIBS) $(TLS_LIBS) $(CRYPTO_LIBS) -lm

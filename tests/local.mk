@@ -129,9 +129,10 @@ tests_unit_test_peer_twice_SOURCES = tests/unit/test_peer_twice.c $(peer_strange
 tests_unit_test_peer_twice_LDADD = $(unit_daemon)
 
 check_PROGRAMS += tests/unit/test_bench
-tests_unit_test_bench_SOURCES = tests/unit/test_bench.c client/bench/cache.c \
-	client/bench/shape.c client/bench/bench.h
-tests_unit_test_bench_LDADD = $(unit_client)
+tests_unit_test_bench_SOURCES = tests/unit/test_bench.c client/bench/base.c \
+	client/bench/base_stream.c client/bench/base_tls.c client/bench/cache.c \
+	client/bench/shape.c client/bench/base.h client/bench/bench.h
+tests_unit_test_bench_LDADD = $(unit_client) $(TLS_LIBS) $(CRYPTO_LIBS)
 
 check_PROGRAMS += tests/unit/test_request
 tests_unit_test_request_SOURCES = tests/unit/test_request.c

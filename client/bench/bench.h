@@ -42,6 +42,7 @@ struct opts {
 	bool tcp; /* --via */
 	bool push;
 	bool fragmented, verify, json, spawn;
+	bool key, encrypt; /* the daemons prove each other; their bytes are encrypted, too */
 	uint64_t inflight, streams, clients, threads;
 	double seconds;
 	const char *kvtd;	   /* --kvtd */
@@ -66,6 +67,11 @@ struct daemons {
 	char dir[64];	     /* private, of the spawned ones; "" */
 };
 
+extern const char *const bench_nodes[2]; /* of spawned ones */
+void bench_nap(void);			 /* before one looks again */
+
+/* spawn.c. 0, or -1 after an error message: d is half made, for daemons_stop(). */
+int daemons_spawn(const struct opts *o, struct daemons *d);
 /* Starts private daemons, or finds out about those that run. 0, or -1 after an error message. */
 int daemons_start(const struct opts *o, struct daemons *d);
 /*
@@ -73,6 +79,8 @@ int daemons_start(const struct opts *o, struct daemons *d);
  * goes to standard error.
  */
 int daemons_stop(struct daemons *d, bool show_logs);
+/* Of data connections, as spawned ones say: "tls", "ktls", "none"; "": not known. */
+void daemons_encryption(const struct daemons *d, char *out, size_t len);
 uint64_t daemons_cpu_ns(const struct daemons *d);
 uint64_t daemons_rss_anon(const struct daemons *d); /* of the largest; 0: not known */
 
@@ -144,23 +152,32 @@ void *client_run(void *client);
 
 /* ------------------------------------------------------------------ baseline (base.c) */
 
+enum base_kind { BASE_MEMCPY, BASE_TCP, BASE_OPENSSL, BASE_KINDS };
+
+/* What the transfers are compared with, and its name: "memcpy", "tcp", "openssl". */
+enum base_kind base_kind(const struct opts *o);
+const char *base_name(enum base_kind kind);
 /*
  * Moves the bytes of one transfer of every client from the sources to the destinations, over and
  * over for about ns, at least once, in pieces of BASE_PIECE: memcpy with opts->threads threads, or
- * raw TCP over loopback with opts->streams connections. Bytes per second, or < 0 after an error
- * message.
+ * over loopback with opts->streams connections, raw or by OpenSSL. Bytes per second, or < 0 after
+ * an error message.
  */
-double base_run(const struct opts *o, struct client *clients, uint64_t ns);
+double base_run(const struct opts *o, enum base_kind kind, struct client *clients, uint64_t ns);
+/* Threads at each end: of memcpy, and of both sorts of streams. */
+uint64_t base_threads(const struct opts *o, enum base_kind kind);
 
 /* ------------------------------------------------------------------ report (report.c) */
 
 struct result {
 	double gbytes_per_s, baseline_gbytes_per_s;
 	double ratio, ratio_min, ratio_max;
+	double openssl_to_tcp; /* of the baselines; 0: not measured */
 	double p50_us, p99_us, p999_us;
 	uint64_t pieces, pieces_coalesced, request_bytes, daemon_rss_bytes, transfers;
 	double cpu_s_per_gb;
 	const char *path;
+	char encryption[16];
 	bool verified;
 	int runs;
 };

@@ -129,13 +129,24 @@ static double transfers_run(struct bench *b, uint64_t ns)
 	return (double)moved * 1e9 / (double)(end - begin);
 }
 
-static int check_path(const struct bench *b)
+/* Measured is what was asked for. */
+static int check_path(struct bench *b)
 {
 	const char *want = b->o.tcp ? "tcp" : "local";
+	char *encryption = b->result.encryption;
+	bool encrypted;
 
-	if (strcmp(b->clients[0].path, want) == 0)
+	if (strcmp(b->clients[0].path, want) != 0) {
+		bench_error("the bytes went over '%s', not over %s", b->clients[0].path, want);
+		return -1;
+	}
+	if (!b->o.tcp)
 		return 0;
-	bench_error("the bytes went over '%s', not over %s", b->clients[0].path, want);
+	daemons_encryption(&b->daemons, encryption, sizeof(b->result.encryption));
+	encrypted = strcmp(encryption, "tls") == 0 || strcmp(encryption, "ktls") == 0;
+	if (!b->o.spawn || encrypted == b->o.encrypt)
+		return 0;
+	bench_error("the daemons say that the encryption of their bytes is '%s'", encryption);
 	return -1;
 }
 
@@ -173,6 +184,21 @@ static int warm_up(struct bench *b)
 	return 0;
 }
 
+/* What TLS alone costs on this machine. */
+static int compare_baselines(struct bench *b, uint64_t ns)
+{
+	double tcp, openssl;
+
+	if (base_kind(&b->o) != BASE_OPENSSL)
+		return 0;
+	tcp = base_run(&b->o, BASE_TCP, b->clients, ns);
+	openssl = tcp < 0 ? tcp : base_run(&b->o, BASE_OPENSSL, b->clients, ns);
+	if (openssl < 0)
+		return -1;
+	b->result.openssl_to_tcp = openssl / tcp;
+	return 0;
+}
+
 static int measure(struct bench *b)
 {
 	uint64_t slice;
@@ -187,10 +213,10 @@ static int measure(struct bench *b)
 	}
 	b->rate = b->ratio + b->runs;
 	b->base = b->rate + b->runs;
-	if (warm_up(b) != 0)
+	if (warm_up(b) != 0 || compare_baselines(b, slice) != 0)
 		return -1;
 	for (int i = 0; i < b->runs; i++) {
-		b->base[i] = base_run(&b->o, b->clients, slice);
+		b->base[i] = base_run(&b->o, base_kind(&b->o), b->clients, slice);
 		if (b->base[i] < 0)
 			return -1;
 		wipe(b);
@@ -324,6 +350,7 @@ int main(int argc, char **argv)
 	sigaction(SIGINT, &sa, NULL);
 	sigaction(SIGTERM, &sa, NULL);
 	sigaction(SIGHUP, &sa, NULL);
+	signal(SIGPIPE, SIG_IGN); /* OpenSSL writes to sockets without MSG_NOSIGNAL */
 
 	rc = run(&b);
 	for (uint64_t i = 0; i < b.n_open; i++)

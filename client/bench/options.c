@@ -26,6 +26,8 @@ enum {
 	OPT_THREADS,
 	OPT_CLIENTS,
 	OPT_SECONDS,
+	OPT_KEY,
+	OPT_ENCRYPT,
 	OPT_VERIFY,
 	OPT_JSON,
 	OPT_KVTD,
@@ -55,6 +57,12 @@ static const struct {
 	{ { "seconds", required_argument, NULL, OPT_SECONDS },
 	  "S",
 	  "to measure, half of it the baseline [5]" },
+	{ { "encrypt", no_argument, NULL, OPT_ENCRYPT },
+	  NULL,
+	  "tcp: with --key, bytes are encrypted; the baseline is OpenSSL's" },
+	{ { "key", no_argument, NULL, OPT_KEY },
+	  NULL,
+	  "tcp: daemons prove each other with a key; bytes are not encrypted" },
 	{ { "verify", no_argument, NULL, OPT_VERIFY },
 	  NULL,
 	  "check every byte, and those around, after each run" },
@@ -91,8 +99,9 @@ static void print_help(void)
 	shape_list();
 	printf("\nThe baseline moves the bytes of a transfer between the same memory in pieces of\n"
 	       "1 MiB: for local by memcpy with as many threads as the daemon copies with, for\n"
-	       "tcp by send and recv over as many loopback connections as it has streams. It is\n"
-	       "the same for a fragmented transfer: the best case.\n"
+	       "tcp by send and recv over as many loopback connections as it has streams, with\n"
+	       "--encrypt by SSL_write and SSL_read. It is the same for a fragmented transfer: the\n"
+	       "best case.\n"
 	       "Exit status: 0 measured, 1 failed or a wrong byte, 2 usage.\n");
 }
 
@@ -180,6 +189,12 @@ static int parse_option(int opt, struct opts *o, struct custom *c)
 		return parse_number("clients", optarg, 256, &o->clients);
 	case OPT_SECONDS:
 		return parse_seconds(optarg, &o->seconds);
+	case OPT_KEY:
+		o->key = true;
+		return 0;
+	case OPT_ENCRYPT:
+		o->encrypt = true;
+		return 0;
 	case OPT_VERIFY:
 		o->verify = true;
 		return 0;
@@ -239,6 +254,15 @@ static int check_options(struct opts *o, const struct custom *c, bool via)
 		bench_error("--spawn starts daemons of its own: no --socket, no --far-socket");
 		return -1;
 	}
+	if ((o->key || o->encrypt) && !o->tcp) {
+		bench_error("--%s is for --via tcp", o->encrypt ? "encrypt" : "key");
+		return -1;
+	}
+	if (o->key && !o->spawn) {
+		bench_error("--key is for --spawn: daemons that run have their own");
+		return -1;
+	}
+	o->key |= o->encrypt && o->spawn;
 	if (!o->owner_socket)
 		o->owner_socket = KVT_SOCKET;
 	if (!o->opener_socket)

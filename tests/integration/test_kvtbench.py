@@ -18,7 +18,8 @@ SMALL = ["--block", "4KiB", "--blocks", "64", "--planes", "3"]
 
 KEYS = ("gbytes_per_s baseline_gbytes_per_s ratio ratio_min ratio_max p50_us p99_us p999_us pieces "
         "pieces_coalesced request_bytes daemon_rss_bytes cpu_s_per_gb path verified runs op via "
-        "shape fragmented clients inflight threads streams").split()
+        "shape fragmented clients inflight threads streams baseline openssl_to_tcp key encrypt "
+        "encryption").split()
 
 
 def kvtbench(*args, timeout=60):
@@ -39,6 +40,11 @@ def bench(*args):
     assert 0 < data["p50_us"] <= data["p99_us"] <= data["p999_us"]
     assert data["gbytes_per_s"] > 0 and data["baseline_gbytes_per_s"] > 0
     assert data["daemon_rss_bytes"] > 0 and data["request_bytes"] > 0
+    encrypt = "--encrypt" in args
+    assert (data["encrypt"], data["key"]) == (encrypt, encrypt or "--key" in args)
+    assert data["baseline"] == "openssl" if encrypt else data["baseline"] in ("memcpy", "tcp")
+    assert data["openssl_to_tcp"] > 0 if encrypt else data["openssl_to_tcp"] is None
+    assert data["encryption"] in (("tls", "ktls") if encrypt else ("none", ""))
     return data
 
 
@@ -82,6 +88,29 @@ def test_odd_sizes(via):
     bench("--via", via, "--block", "1155", "--blocks", "33", "--planes", "2", "--fragmented")
 
 
+def test_the_key_is_private(folder):
+    """What a spawned daemon is given: a key that only its user can read, and the asked encryption."""
+    seen = folder / "seen"
+    program = folder / "kvtd"
+    program.write_text(f"""#!/bin/sh
+while [ $# -gt 0 ]; do case "$1" in -c) conf="$2";; *insecure*) echo insecure >>"{seen}";; esac; shift; done
+cat "$conf" >>"{seen}"
+stat -c 'mode %a' "$(dirname "$conf")" "$(dirname "$conf")/cluster.key" >>"{seen}"
+cat "$(dirname "$conf")/cluster.key" >>"{seen}"
+exit 1
+""")
+    program.chmod(0o755)
+    keys = set()
+    for how, encrypt in (("--key", "no"), ("--encrypt", "yes")):
+        kvtbench("--spawn", "--via", "tcp", how, *SMALL, "--kvtd", str(program))
+        text = seen.read_text()
+        seen.unlink()
+        assert f"encrypt = {encrypt}\n" in text and "insecure" not in text
+        assert re.findall(r"^mode (\d+)$", text, re.M) == ["700", "600"]
+        keys.add(re.search(r"^[0-9a-f]{64}$", text, re.M)[0])
+    assert len(keys) == 2
+
+
 def test_for_people():
     r = kvtbench("--spawn", "--via", "local", *SMALL, "--seconds", "0.1", "--streams", "2")
     assert r.returncode == 0 and r.stderr == ""
@@ -96,6 +125,8 @@ def test_for_people():
     ["--via", "local", "--shape", "llama3-8b", "--block", "4KiB"], ["--via", "local", *SMALL, "x"],
     ["--via", "local", *SMALL, "--inflight", "0"], ["--via", "local", *SMALL, "--seconds", "nan"],
     ["--via", "tcp", *SMALL], ["--via", "local", *SMALL, "--spawn", "--socket", "/x"],
+    ["--via", "local", "--encrypt", "--spawn", *SMALL], ["--via", "local", "--key", "--spawn", *SMALL],
+    ["--via", "tcp", "--key", "--socket", "/x", "--far-socket", "/y", *SMALL],
     ["--via", "local", "--block", "4GiB", "--blocks", "60000000", "--planes", "4096"],
     ["--frob"]], ids=" ".join)
 def test_usage(args):

@@ -8,10 +8,22 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include "bench/bench.h"
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+#include "bench/base.h"
 #include "main.h"
 
+volatile sig_atomic_t bench_stopped;
 static char said[400];
+
+uint64_t now_ns(void)
+{
+	struct timespec ts;
+
+	clock_gettime(CLOCK_MONOTONIC, &ts);
+	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
+}
 
 void bench_error(const char *fmt, ...)
 {
@@ -185,6 +197,89 @@ START_TEST(test_shapes)
 }
 END_TEST
 
+/* Each baseline moves all pieces, the last one too, and counts what it moved. */
+START_TEST(test_baselines)
+{
+	struct shape s = { .planes = 1, .blocks = 1, .src_bytes = 3 * BASE_PIECE + 12345 };
+	static const struct {
+		enum base_kind kind;
+		uint64_t streams, threads;
+	} runs[] = { { BASE_MEMCPY, 1, 1 },  { BASE_MEMCPY, 1, 3 },  { BASE_TCP, 1, 1 },
+		     { BASE_TCP, 3, 1 },     { BASE_OPENSSL, 1, 1 }, { BASE_OPENSSL, 3, 1 },
+		     { BASE_OPENSSL, 3, 2 }, { BASE_OPENSSL, 5, 9 } };
+	struct client clients[2] = { 0 };
+	struct opts o = { .clients = 2, .streams = runs[_i].streams, .threads = runs[_i].threads };
+	double rate;
+
+	s.dst_bytes = s.src_bytes;
+	o.shape = s;
+	for (int c = 0; c < 2; c++) {
+		clients[c].src.base = malloc(s.src_bytes);
+		clients[c].dst.base = calloc(1, s.src_bytes + 1);
+		ck_assert(clients[c].src.base && clients[c].dst.base);
+		for (uint64_t i = 0; i < s.src_bytes; i++)
+			clients[c].src.base[i] = (char)((i * 2654435761u) >> 13) + (char)c + 1;
+	}
+	rate = base_run(&o, runs[_i].kind, clients, 0);
+	ck_assert_msg(rate > 0, "%s", said);
+	for (int c = 0; c < 2; c++) {
+		ck_assert_int_eq(memcmp(clients[c].src.base, clients[c].dst.base, s.src_bytes), 0);
+		ck_assert_int_eq(clients[c].dst.base[s.src_bytes], 0);
+		free(clients[c].src.base);
+		free(clients[c].dst.base);
+	}
+}
+END_TEST
+
+START_TEST(test_baseline_threads)
+{
+	struct opts o = { .threads = 8, .streams = 3 };
+
+	ck_assert_uint_eq(base_threads(&o, BASE_MEMCPY), 8);
+	ck_assert_uint_eq(base_threads(&o, BASE_TCP), 3);
+	ck_assert_uint_eq(base_threads(&o, BASE_OPENSSL), 3);
+	o.streams = 16;
+	ck_assert_uint_eq(base_threads(&o, BASE_OPENSSL), 4);
+	o.threads = 1;
+	ck_assert_uint_eq(base_threads(&o, BASE_OPENSSL), 1);
+}
+END_TEST
+
+/* What is compared with kvtd's TLS is TLS 1.3 with the same cipher: nothing readable on the wire.
+ */
+START_TEST(test_baseline_tls)
+{
+	char wire[8192], text[] = "a text that is not to be seen", back[sizeof(text)] = "";
+	SSL *client, *server;
+	int fds[2];
+	ssize_t n;
+
+	ck_assert_int_eq(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, fds), 0);
+	ck_assert_int_eq(tls_pair(fds[0], fds[1], &client, &server), 0);
+	ck_assert_str_eq(SSL_get_version(server), "TLSv1.3");
+	ck_assert_str_eq(SSL_get_cipher_name(server), "TLS_AES_128_GCM_SHA256");
+	ck_assert_int_eq(tls_send(client, text, sizeof(text)), sizeof(text));
+	n = recv(fds[1], wire, sizeof(wire), MSG_PEEK);
+	ck_assert_int_gt(n, sizeof(text));
+	ck_assert_ptr_null(memmem(wire, (size_t)n, "text", 4));
+	ck_assert_int_eq(tls_recv(server, back, sizeof(back)), sizeof(text));
+	ck_assert_str_eq(back, text);
+
+	/* a last word is an end, its absence an error */
+	SSL_shutdown(client);
+	ck_assert_int_eq(tls_recv(server, back, sizeof(back)), 0);
+	SSL_free(client);
+	SSL_free(server);
+	ck_assert_int_eq(tls_pair(fds[0], fds[1], &client, &server), 0);
+	shutdown(fds[0], SHUT_WR);
+	ck_assert_int_lt(tls_recv(server, back, sizeof(back)), 0);
+	SSL_free(client);
+	SSL_free(server);
+	close(fds[0]);
+	close(fds[1]);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
 	Suite *s = suite_create("bench");
@@ -198,6 +293,12 @@ Suite *test_suite(void)
 	suite_add_tcase(s, t);
 	t = tcase_create("shapes");
 	tcase_add_test(t, test_shapes);
+	suite_add_tcase(s, t);
+	t = tcase_create("baselines");
+	tcase_add_loop_test(t, test_baselines, 0, 8);
+	tcase_add_test(t, test_baseline_threads);
+	tcase_add_test(t, test_baseline_tls);
+	tcase_set_timeout(t, 60);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -372,12 +372,25 @@ static void advert_add(struct advert *ad, const struct addr *a, bool has_port)
 		memcpy(ad->out[ad->n++], text, sizeof(text));
 }
 
-/* The node's own addresses that `item` names as an interface or a network. */
-static int advert_own(struct advert *ad, const char *item)
+/* Which of the node's own addresses are wanted. */
+struct own {
+	const char *interface;	/* or */
+	const struct cidr *net; /* or */
+	const struct addr *any; /* listens on all of its family: those of this class */
+	enum addr_class any_class;
+};
+
+static bool own_matches(const struct own *o, const char *interface, const struct addr *a)
+{
+	if (o->any)
+		return a->ss.ss_family == o->any->ss.ss_family && addr_class(a) == o->any_class;
+	return o->net ? cidr_match(o->net, a) : !strcmp(interface, o->interface);
+}
+
+/* How many there are, or -errno. */
+static int advert_own(struct advert *ad, const struct own *o)
 {
 	struct ifaddrs *all, *i;
-	struct cidr net;
-	bool is_net = strchr(item, '/') && !cidr_parse(item, &net);
 	int found = 0;
 
 	if (getifaddrs(&all))
@@ -391,18 +404,39 @@ static int advert_own(struct advert *ad, const char *item)
 		addr_from(i->ifa_addr, &a);
 		if (addr_class(&a) != ADDR_UNICAST && addr_class(&a) != ADDR_LOOPBACK)
 			continue;
-		if (is_net ? !cidr_match(&net, &a) : strcmp(i->ifa_name, item) != 0)
+		if (!own_matches(o, i->ifa_name, &a))
 			continue;
-		advert_add(ad, &a, false);
+		if (o->any)
+			addr_set_port(&a, addr_port(o->any));
+		advert_add(ad, &a, o->any != NULL);
 		found++;
 	}
 	freeifaddrs(all);
 	return found;
 }
 
+/* A listener on 0.0.0.0 or :: is where the node's own addresses are; nobody can dial 0.0.0.0. */
+static int advert_listening(struct advert *ad, const struct addr *a)
+{
+	struct own o = { .any = a, .any_class = ADDR_UNICAST };
+	int rc;
+
+	if (addr_class(a) != ADDR_NOBODY) {
+		advert_add(ad, a, true);
+		return 1;
+	}
+	rc = advert_own(ad, &o);
+	if (rc)
+		return rc;
+	o.any_class = ADDR_LOOPBACK; /* a machine without a network */
+	return advert_own(ad, &o);
+}
+
 static int advert_item(struct advert *ad, const char *item)
 {
 	char host[KVT_ADDR_MAX];
+	struct own own = { .interface = item };
+	struct cidr net;
 	struct addr a;
 	uint16_t port;
 	bool has_port;
@@ -412,7 +446,9 @@ static int advert_item(struct advert *ad, const char *item)
 		advert_add(ad, &a, has_port);
 		return 1;
 	}
-	return advert_own(ad, item);
+	if (strchr(item, '/') && !cidr_parse(item, &net))
+		own.net = &net;
+	return advert_own(ad, &own);
 }
 
 enum kvt_status addr_advertise(const struct conf *conf, const struct addr *listening, int n,
@@ -434,8 +470,13 @@ enum kvt_status addr_advertise(const struct conf *conf, const struct addr *liste
 				"in which this node has one",
 				conf->advertise.item[i]);
 	}
-	for (int i = 0; i < n && !conf->advertise.n; i++)
-		advert_add(&ad, &listening[i], true);
+	for (int i = 0; i < n && !conf->advertise.n; i++) {
+		int rc = advert_listening(&ad, &listening[i]);
+
+		if (rc < 0)
+			return kvt_fail(e, kvt_status_of_errno(rc), "the node's own addresses: %s",
+					strerror(-rc));
+	}
 	memcpy(out, found, sizeof(found));
 	*n_out = ad.n;
 	return KVT_OK;

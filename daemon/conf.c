@@ -303,11 +303,21 @@ static enum kvt_status load_file(struct conf *c, const char *file, struct load *
 	return st;
 }
 
+/* "name", "section.name" */
+static const struct conf_key *find_name(const char *name)
+{
+	for (int i = 0; i < N_KEYS; i++) {
+		if (!strcmp(conf_key_name(&keys[i]), name))
+			return &keys[i];
+	}
+	return NULL;
+}
+
 static enum kvt_status load_args(struct conf *c, const struct conf_args *args, struct kvt_err *e)
 {
 	for (int i = 0; i < args->n; i++) {
 		const struct conf_arg *a = &args->arg[i];
-		const struct conf_key *k = find_key("", a->key);
+		const struct conf_key *k = find_name(a->key);
 		enum kvt_status st;
 		char where[64];
 		int before = 0;
@@ -315,7 +325,7 @@ static enum kvt_status load_args(struct conf *c, const struct conf_args *args, s
 		if (!k)
 			return kvt_fail(e, KVT_INTERNAL, "there is no key %s", a->key);
 		c->origin[k - keys].option = a->option;
-		conf_where(c, "", a->key, where, sizeof(where));
+		conf_where(c, k->section, k->name, where, sizeof(where));
 		while (before < i && strcmp(args->arg[before].key, a->key))
 			before++;
 		if (before == i)

@@ -96,7 +96,8 @@ enum kvt_status conf_load(const char *file, struct conf **out, struct kvt_err *e
 struct conf_args {
 	int n;
 	struct conf_arg {
-		const char *key;    /* "client_socket"; of a list: the first replaces the file's */
+		const char *key; /* "client_socket", "trust.key"; of a list: the first replaces the
+				    file's */
 		const char *value;  /* borrowed */
 		const char *option; /* "client-socket", for error texts; borrowed */
 	} arg[CONF_ARGS_MAX];

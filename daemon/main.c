@@ -40,6 +40,8 @@ static const struct {
 	{ 's', "client-socket", "PATH", "client_socket", NULL, "the socket for clients" },
 	{ 'a', "admin-socket", "PATH", "admin_socket", NULL, "the socket for kvtctl" },
 	{ 'l', "listen", "ADDR:PORT", "listen", NULL, "listen for other daemons; can be repeated" },
+	{ 'k', "key", "FILE", "trust.key", NULL,
+	  "cluster keys, by which daemons prove each other" },
 	{ 'n', "node", "NODE_ID", "node", NULL, "node id [the host name]" },
 	{ 'f', "foreground", NULL, NULL, NULL,
 	  "log for people, not for the journal (kvtd never forks)" },

@@ -42,7 +42,7 @@ def test_usage():
     assert run("--version") == (0, "kvtd 0.1.0\n", "")
     code, out, err = run("--help")
     assert code == 0 and not err
-    for option in ("-c", "-s", "-a", "-l", "-n", "-f", "--insecure-loopback", "--check-config",
+    for option in ("-c", "-s", "-a", "-l", "-k", "-n", "-f", "--insecure-loopback", "--check-config",
                    "--help-config", "--version"):
         assert option in out
     for args in (["--nonsense"], ["-x"], ["argument"], ["-c"]):

@@ -272,6 +272,35 @@ START_TEST(advertising)
 }
 END_TEST
 
+/* 0.0.0.0 is nowhere: the node's own addresses of that family stand for it. */
+START_TEST(advertising_any)
+{
+	struct conf conf = { 0 };
+	struct addr any = parse("0.0.0.0", 1000);
+	char out[KVT_ADDRS_MAX][KVT_ADDR_MAX];
+	struct kvt_err e = { 0 };
+	int n = -1, loopback = 0;
+
+	ck_assert_msg(addr_advertise(&conf, &any, 1, out, &n, &e) == KVT_OK, "%s", e.text);
+	ck_assert_int_ge(n, 1);
+	for (int i = 0; i < n; i++) {
+		char host[KVT_ADDR_MAX];
+		struct addr a;
+		uint16_t port;
+		bool has_port;
+
+		ck_assert_int_eq(addr_split(out[i], host, sizeof(host), &port, &has_port), 0);
+		ck_assert_int_eq(addr_numeric(host, port, &a), 0);
+		ck_assert_uint_eq(port, 1000);
+		ck_assert_int_eq(a.ss.ss_family, AF_INET);
+		ck_assert_int_ne(addr_class(&a), ADDR_NOBODY);
+		loopback += addr_class(&a) == ADDR_LOOPBACK;
+	}
+	/* loopback only where there is nothing else */
+	ck_assert(loopback == 0 || loopback == n);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
 	Suite *s = suite_create("addr");
@@ -284,6 +313,7 @@ Suite *test_suite(void)
 	tcase_add_test(tc, networks);
 	tcase_add_test(tc, dialling);
 	tcase_add_test(tc, advertising);
+	tcase_add_test(tc, advertising_any);
 	suite_add_tcase(s, tc);
 	return s;
 }

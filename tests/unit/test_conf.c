@@ -213,19 +213,24 @@ END_TEST
 
 START_TEST(arguments)
 {
-	struct conf_args a = { .n = 3,
+	struct conf_args a = { .n = 4,
 			       .arg = { { "node", "from-args", "node" },
+					{ "trust.key", "/keys", "key" },
 					{ "listen", "a:1", "listen" },
 					{ "listen", "b:2", "listen" } } };
 	struct conf_args wrong = { .n = 1, .arg = { { "node", "", "node" } } };
 	struct conf *c = NULL;
+	char where[256];
 	struct kvt_err e;
 
-	put("node = from-file listen = {x:1, y:2, z:3}\n");
+	put("node = from-file listen = {x:1, y:2, z:3} trust { key = /from-file }\n");
 	ck_assert_int_eq(conf_load_args(path, &a, &c, &e), KVT_OK);
 	ck_assert_str_eq(c->node, "from-args");
 	ck_assert_int_eq(c->listen.n, 2);
 	ck_assert_str_eq(c->listen.item[0], "a:1");
+	ck_assert_str_eq(c->trust_key, "/keys");
+	conf_where(c, "trust", "key", where, sizeof(where));
+	ck_assert_str_eq(where, "--key");
 	conf_free(c);
 	ck_assert_int_eq(conf_load_args(path, &wrong, &c, &e), KVT_INVALID);
 	ck_assert_str_eq(e.text, "--node: must be text of 1 to 64 bytes: it has 0");

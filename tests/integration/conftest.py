@@ -38,7 +38,7 @@ def wait_until(what, condition, timeout=10):
 
 
 class Daemon:
-    def __init__(self, folder, name, args, config, check=True):
+    def __init__(self, folder, name, args, config, check=True, prefix=()):
         self.folder, self.name, self.check = folder / name, name, check
         self.folder.mkdir(exist_ok=True)
         self.client_socket = self.folder / "client" / "kvtd.sock"
@@ -46,7 +46,7 @@ class Daemon:
         self.log_file = self.folder / "log"
         self.config_file = self.folder / "kvtd.conf"
         self.config_file.write_text(config or "")
-        self.args = [BUILD / "kvtd", "-f", "-c", self.config_file, "-s", self.client_socket,
+        self.args = [*prefix, BUILD / "kvtd", "-f", "-c", self.config_file, "-s", self.client_socket,
                      "-a", self.admin_socket, "-n", name, *args]
         self.process = None
 
@@ -179,11 +179,11 @@ def kvtd(request, folder):
     """kvtd(*args, name=, config=, listen=True, check=True, start=True) makes a Daemon."""
     daemons = request.node.daemons = []
 
-    def make(*args, name=None, config=None, listen=True, check=True, start=True):
+    def make(*args, name=None, config=None, listen=True, check=True, start=True, prefix=()):
         name = name or f"node-{'abcdefgh'[len(daemons)]}"
         if listen:
             args = ("-l", "127.0.0.1:0", "--insecure-loopback", *args)
-        d = Daemon(folder, name, args, config, check)
+        d = Daemon(folder, name, args, config, check, prefix)
         daemons.append(d)
         return d.start() if start else d
 

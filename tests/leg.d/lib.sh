@@ -100,3 +100,15 @@ integration_tests() {
 	EOF
 	return $rc
 }
+
+# guests OPTION... SCRIPT...: tests/vm/run with the programs of the test tree, counted
+guests() {
+	local out=$tree/vm.out rc=0
+
+	KVT_BUILD=$tree tests/vm/run "$@" >"$out" || rc=$?
+	cat "$out"
+	[ $rc != 77 ] || skip "$(tail -n 1 "$out")"
+	sed -n 's/^\([0-9]*\) passed, \([0-9]*\) failed, \([0-9]*\) skipped$/\1 \2 \3/p' "$out" >>"$KVT_COUNTS"
+	sed -n 's/^skip \([^ ]*\) *[0-9.]* s *\(.*\)/\1: \2/p' "$out" >>"$KVT_SKIPPED"
+	return $rc
+}

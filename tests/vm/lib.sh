@@ -240,6 +240,17 @@ grant() {
 	TOKEN=$REPLY
 }
 
+# event NAME KIND: reads events up to one of that kind
+event() {
+	local tries
+
+	for ((tries = 0; tries < 50; tries++)); do
+		ok "$1" "event 20000"
+		[ "${REPLY%% *}" != "$2" ] || return 0
+	done
+	fail "$1: no event $2"
+}
+
 # bye NAME...: in good order
 bye() {
 	local name

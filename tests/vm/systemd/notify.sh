@@ -1,8 +1,64 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# kvtd as a unit of Type=notify: active only once it is ready, reloads, stops in good order.
+# kvtd as a unit of Type=notify: active once it is ready, reloads, is started anew when it is
+# killed, drains and stops in good order.
 . tests/vm/lib.sh
 
-systemctl --no-pager --no-legend list-units --failed
-systemd-analyze time || true
-systemctl is-active systemd-udevd.service
+unit=/run/systemd/system/kvtd.service
+
+property() {
+	systemctl show -p "$1" --value kvtd.service
+}
+
+# started RESTARTS: it runs, so often started anew
+started() {
+	[ "$(property ActiveState),$(property NRestarts)" = "active,$1" ]
+}
+
+trap 'journalctl -q -u kvtd.service >$DIR/journal; systemctl stop kvtd.service; rm -f $unit; systemctl daemon-reload' EXIT
+systemctl is-active systemd-udevd.service systemd-tmpfiles-setup.service ||
+	fail "the guest's systemd is not whole"
+
+configure
+cat >$unit <<-UNIT
+	[Unit]
+	StartLimitIntervalSec=0
+	[Service]
+	Type=notify
+	ExecStart=$KVT_BUILD/kvtd -c $CONF -s $SOCKET -a $ADMIN
+	ExecReload=/bin/kill -HUP \$MAINPID
+	Restart=on-failure
+	RestartSec=100ms
+UNIT
+systemctl daemon-reload
+systemctl start kvtd.service
+started 0 || fail "$(systemctl status kvtd.service)"
+ctl status # is ready, as soon as systemctl has said so
+say "status text: $(property StatusText)"
+
+actor owner
+actor reader
+ok owner "cache A 4 2 4096 guard=64"
+ok reader "cache B 4 2 4096 guard=64"
+ok owner "fill 7 A:0-3"
+grant owner "g read A:0-3"
+ok reader "xfer x pull $TOKEN B:3-0 final"
+ok reader "wait x 20000"
+ok reader "check 7 B:3-0"
+ok reader "changed B B:3-0"
+
+configure 'log_level = "debug"'
+systemctl reload kvtd.service
+debugging() {
+	journalctl -q -o cat -u kvtd.service | grep -q 'log_level'
+}
+wait_for 10 "the journal tells of the reload" debugging
+
+systemctl kill -s KILL --kill-who=main kvtd.service
+wait_for 20 "it is started anew" started 1
+bye owner reader
+
+systemctl stop kvtd.service
+[ "$(property Result),$(property ActiveState)" = success,inactive ] ||
+	fail "$(systemctl status kvtd.service)"
+[ ! -e "$SOCKET" ] || fail "$SOCKET is still there"

@@ -1,0 +1,58 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Socket activation: systemd has the client socket; the first client starts kvtd, and clients that
+# are there outlive a restart of it.
+. tests/vm/lib.sh
+
+units=/run/systemd/system
+
+trap 'systemctl stop kvtd.socket kvtd.service; rm -f $units/kvtd.*; systemctl daemon-reload' EXIT
+
+configure
+cat >$units/kvtd.socket <<-UNIT
+	[Socket]
+	ListenSequentialPacket=$SOCKET
+	FileDescriptorName=client
+	SocketMode=0600
+UNIT
+cat >$units/kvtd.service <<-UNIT
+	[Service]
+	Type=notify
+	ExecStart=$KVT_BUILD/kvtd -c $CONF -s $SOCKET -a $ADMIN
+UNIT
+systemctl daemon-reload
+systemctl start kvtd.socket
+state() {
+	systemctl show -p ActiveState --value kvtd.service
+}
+[ "$(state)" = inactive ] || fail "kvtd runs before anybody asked"
+[ "$(stat -c %a "$SOCKET")" = 600 ] || fail "$(stat "$SOCKET")"
+
+hand_over() { # GRANT
+	grant owner "$1 read A:0-3"
+	ok reader "xfer $1 pull $TOKEN B:3-0 final"
+	ok reader "wait $1 20000"
+	ok reader "check 7 B:3-0"
+	ok reader "changed B B:3-0"
+}
+
+actor owner # starts it
+[ "$(state)" = active ] || fail "kvtd is $(state)"
+actor reader
+ok owner "cache A 4 2 4096 guard=64"
+ok reader "cache B 4 2 4096 guard=64"
+ok owner "fill 7 A:0-3"
+hand_over g
+
+systemctl restart kvtd.service
+for a in owner reader; do
+	event $a RECONNECTED
+done
+ok reader "noise B 5"
+hand_over h
+bye owner reader
+
+systemctl stop kvtd.service
+[ "$(systemctl show -p Result --value kvtd.service)" = success ] ||
+	fail "$(systemctl status kvtd.service)"
+[ -e "$SOCKET" ] || fail "the socket is systemd's and went with kvtd"

@@ -14,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include "trust.h"
 
 static const struct sockaddr_in *in4(const struct addr *a)
 {
@@ -294,6 +295,27 @@ enum kvt_status addr_may_dial(const struct conf *conf, const struct addr *a, str
 	return KVT_OK;
 }
 
+/* 0.0.0.0 or ::. */
+static bool is_any(const struct addr *a)
+{
+	if (a->ss.ss_family == AF_INET)
+		return in4(a)->sin_addr.s_addr == htonl(INADDR_ANY);
+	return IN6_IS_ADDR_UNSPECIFIED(&in6(a)->sin6_addr);
+}
+
+static enum kvt_status listen_with_trust(const struct addr *a, const char *item, struct kvt_err *e)
+{
+	enum addr_class class = addr_class(a);
+
+	if (class == ADDR_LINK_LOCAL && a->ss.ss_family == AF_INET6)
+		return kvt_fail(e, KVT_POLICY,
+				"listen %s: a link-local address of IPv6 is of no use to peers",
+				item);
+	if (class == ADDR_MULTICAST || (class == ADDR_NOBODY && !is_any(a)))
+		return kvt_fail(e, KVT_POLICY, "listen %s: is not the address of one host", item);
+	return KVT_OK;
+}
+
 enum kvt_status addr_listen(const struct conf *conf, const char *item, struct addr *out,
 			    struct kvt_err *e)
 {
@@ -306,15 +328,18 @@ enum kvt_status addr_listen(const struct conf *conf, const char *item, struct ad
 		return kvt_fail(e, KVT_INVALID,
 				"listen %s: not an address: ADDR:PORT or [ADDR]:PORT, numeric",
 				item);
+	if (trust_wanted(conf))
+		return listen_with_trust(out, item, e);
 	if (!conf->insecure_loopback)
 		return kvt_fail(e, KVT_POLICY,
-				"listen %s: needs a cluster key (or --insecure-loopback for "
-				"127.0.0.0/8 and ::1)",
+				"listen %s: needs a cluster key, trust { key = FILE }, made by "
+				"kvtctl keygen (or --insecure-loopback for 127.0.0.0/8 and ::1)",
 				item);
 	if (addr_class(out) != ADDR_LOOPBACK)
 		return kvt_fail(e, KVT_POLICY,
-				"listen %s: needs a cluster key: --insecure-loopback is for "
-				"127.0.0.0/8 and ::1 alone",
+				"listen %s: needs a cluster key, trust { key = FILE }, made by "
+				"kvtctl keygen: --insecure-loopback is for 127.0.0.0/8 and ::1 "
+				"alone",
 				item);
 	return KVT_OK;
 }

@@ -8,9 +8,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include "fault.h"
 #include "kvtd.h"
 #include "request.h"
+#include "trust.h"
 
 struct admin {
 	const char *file;
@@ -57,6 +59,20 @@ enum kvt_status admin_apply(const struct conf *c, struct kvt_err *e)
 	return KVT_OK;
 }
 
+/* Files that say something else under the same name. */
+static int add_names(const char **names, int n, const char **more, int n_more)
+{
+	for (int i = 0; i < n_more; i++) {
+		int k = 0;
+
+		while (k < n && strcmp(names[k], more[i]))
+			k++;
+		if (k == n)
+			names[n++] = more[i];
+	}
+	return n;
+}
+
 static void say(const char *what, const char **names, int n)
 {
 	for (int i = 0; i < n; i++)
@@ -83,7 +99,9 @@ enum kvt_status admin_reload(struct kvtd *d, Kvt__ReloadReply *out, struct kvt_a
 {
 	const char **changed = calloc(conf_keys(), sizeof(char *));
 	const char **restart = calloc(conf_keys(), sizeof(char *));
-	int n_changed = 0, n_restart = 0;
+	const char *files[TRUST_FILES];
+	int n_changed = 0, n_restart = 0, n_files;
+	struct trust *trust = NULL;
 	struct conf *next = NULL;
 	enum kvt_status st;
 
@@ -91,6 +109,8 @@ enum kvt_status admin_reload(struct kvtd *d, Kvt__ReloadReply *out, struct kvt_a
 				: kvt_fail_nomem(e, "the configuration");
 	if (st == KVT_OK)
 		st = kvtd_check_conf(next, e);
+	if (st == KVT_OK)
+		st = trust_prepare(d, next, &trust, e);
 	if (st == KVT_OK) {
 		st = admin_apply(next, e);
 		if (st != KVT_OK)
@@ -98,6 +118,9 @@ enum kvt_status admin_reload(struct kvtd *d, Kvt__ReloadReply *out, struct kvt_a
 	}
 	if (st == KVT_OK) {
 		conf_apply(d->conf, next, changed, &n_changed, restart, &n_restart);
+		n_files = trust_install(d, trust, files);
+		trust = NULL;
+		n_changed = add_names(changed, n_changed, files, n_files);
 		say("is changed", changed, n_changed);
 		say("needs a restart", restart, n_restart);
 		log_info("config: reloaded: %d key%s changed", n_changed,
@@ -107,6 +130,7 @@ enum kvt_status admin_reload(struct kvtd *d, Kvt__ReloadReply *out, struct kvt_a
 		log_err("config: not reloaded: %s", e->text);
 	else if (out && !fill(out, a, changed, n_changed, restart, n_restart))
 		st = kvt_fail_nomem(e, "a reply");
+	trust_put(trust);
 	conf_free(next);
 	free(changed);
 	free(restart);

@@ -46,7 +46,9 @@ kvtd_files += daemon/peer_hello.c
 kvtd_files += daemon/peer_listen.c
 kvtd_files += daemon/peer_lookup.c
 kvtd_files += daemon/quota.c daemon/quota.h
-kvtd_files += daemon/tls.h daemon/trust.h
+kvtd_files += daemon/tls.c daemon/tls.h daemon/trust.c daemon/trust.h daemon/trust_impl.h
+kvtd_files += daemon/trust_cert.c daemon/trust_key.c daemon/trust_pem.c daemon/trust_pem.h
+kvtd_files += daemon/trust_why.c
 kvtd_files += daemon/worker.c daemon/worker.h
 
 kvtd_libs = libkvtkeyfile.la libkvtcommon.la libkvtproto.la libkvtpeerproto.la \

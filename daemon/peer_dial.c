@@ -15,6 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 #include "alloc.h"
+#include "trust.h"
 
 enum dial_state {
 	DIAL_IDLE,    /* nobody waits; the back-off is remembered */
@@ -194,12 +195,14 @@ static void dial_connect(struct peer_dial *dial, const struct addr *to)
 	dial->state = DIAL_CONN;
 }
 
-static enum kvt_status may_dial(const struct conf *conf, const struct addr *to, struct kvt_err *e)
+static enum kvt_status may_dial(const struct kvtd *d, const struct addr *to, struct kvt_err *e)
 {
+	const struct conf *conf = d->conf;
 	char text[KVT_ADDR_MAX];
 	enum kvt_status status = addr_may_dial(conf, to, e);
 
-	if (status || (conf->insecure_loopback && addr_class(to) == ADDR_LOOPBACK))
+	if (status || trust_is_tls(d->trust) ||
+	    (conf->insecure_loopback && addr_class(to) == ADDR_LOOPBACK))
 		return status;
 	return kvt_fail(
 		e, KVT_POLICY, "%s may not be dialled without a cluster key%s", addr_text(to, text),
@@ -213,7 +216,7 @@ static void dial_target(struct peer_dial *dial)
 		const struct addr *to = &dial->targets[dial->next_target++];
 		struct kvt_err e;
 
-		if (may_dial(dial->ps->d->conf, to, &e) == KVT_OK)
+		if (may_dial(dial->ps->d, to, &e) == KVT_OK)
 			dial_connect(dial, to);
 		else if (!dial->tried)
 			dial_note(dial, KVT_POLICY, e.text);

@@ -13,6 +13,7 @@
 #include "net/net.h"
 #include "peer.h"
 #include "transfer.h"
+#include "trust.h"
 
 static enum kvt_status check_transports(const struct conf *c, struct kvt_err *e)
 {
@@ -45,7 +46,7 @@ enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e)
 		conf_where(c, checks[i].section, checks[i].key, where, sizeof(where));
 		return kvt_fail(e, why.status, "%s%s%s", where, *where ? ": " : "", why.text);
 	}
-	return KVT_OK;
+	return trust_check(c, e);
 }
 
 static bool transport_allowed(const struct conf *c, const char *name)
@@ -90,6 +91,8 @@ static enum kvt_status start_all(struct kvtd *d, struct kvt_err *e)
 	if (st == KVT_OK)
 		st = transfers_init(d, e);
 	if (st == KVT_OK)
+		st = trust_apply(d, e);
+	if (st == KVT_OK)
 		st = peers_init(d, e);
 	if (st != KVT_OK)
 		return st;
@@ -127,5 +130,7 @@ void kvtd_stop(struct kvtd *d)
 			net_transports[i]->close(d);
 		d->net_open[i] = false;
 	}
+	trust_put(d->trust);
+	d->trust = NULL;
 	drain_done(d);
 }

@@ -14,6 +14,7 @@
 #include "peer.h"
 #include "region.h"
 #include "request.h"
+#include "trust.h"
 
 static uint64_t read_rss_anon(void)
 {
@@ -150,9 +151,30 @@ static void add_state(struct kvtd *d, Kvt__StatusReply *s, struct kvt_arena *a)
 	}
 	if (!s->why)
 		s->why = (char *)"";
-	s->trust = (char *)(d->conf->listen.n == 0	 ? "none: no peer listener"
-			    : d->conf->insecure_loopback ? "insecure loopback"
-							 : "none");
+}
+
+static bool add_trust(struct kvtd *d, Kvt__StatusReply *s, struct kvt_arena *a)
+{
+	static const char *const encrypt[] = {
+		[ENCRYPT_NO] = "no", [ENCRYPT_YES] = "yes", [ENCRYPT_REQUIRE] = "require"
+	};
+	size_t n = 0;
+
+	s->trust = (char *)trust_mode_name(trust_mode(d->trust));
+	if (!trust_is_tls(d->trust) && !d->conf->listen.n)
+		s->trust = (char *)"none: no peer listener";
+	s->encrypt = (char *)encrypt[d->conf->encrypt];
+	while (trust_fingerprint(d->trust, (int)n))
+		n++;
+	s->fingerprints = kvt_arena_alloc(a, n * sizeof(*s->fingerprints));
+	s->trust_until = copy(a, trust_until(d->trust));
+	for (size_t i = 0; s->fingerprints && i < n; i++) {
+		s->fingerprints[i] = copy(a, trust_fingerprint(d->trust, (int)i));
+		if (!s->fingerprints[i])
+			return false;
+	}
+	s->n_fingerprints = n;
+	return s->fingerprints && s->trust_until;
 }
 
 int req_status(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
@@ -166,7 +188,7 @@ int req_status(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt
 	if (!s)
 		return kvt_fail_nomem(e, "the status");
 	kvt__status_reply__init(s);
-	if (!add_parts(d, s, a) || !add_addresses(d, s, a))
+	if (!add_parts(d, s, a) || !add_addresses(d, s, a) || !add_trust(d, s, a))
 		return kvt_fail_nomem(e, "the status");
 	add_numbers(d, s);
 	add_state(d, s, a);

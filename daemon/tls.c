@@ -45,7 +45,7 @@ struct tls_hs {
 	struct event *read, *write, *limit; /* limit: of lingering */
 	size_t drained;
 	/* of the last step, written by the worker */
-	int want; /* SSL_ERROR_NONE: connected */
+	int want;  /* SSL_ERROR_NONE: connected */
 	bool said; /* an alert of ours has gone out */
 	char why[160];
 };
@@ -119,11 +119,10 @@ static int select_alpn(SSL *ssl, const unsigned char **out, unsigned char *out_l
 
 static bool ctx_set_up(SSL_CTX *ctx, bool dialler)
 {
-	SSL_CTX_set_options(ctx, SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION |
-					 SSL_OP_NO_RENEGOTIATION);
+	SSL_CTX_set_options(ctx,
+			    SSL_OP_NO_TICKET | SSL_OP_NO_COMPRESSION | SSL_OP_NO_RENEGOTIATION);
 	SSL_CTX_clear_options(ctx, SSL_OP_ENABLE_MIDDLEBOX_COMPAT);
-	SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE |
-				      SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
+	SSL_CTX_set_mode(ctx, SSL_MODE_ENABLE_PARTIAL_WRITE | SSL_MODE_ACCEPT_MOVING_WRITE_BUFFER);
 	SSL_CTX_set_session_cache_mode(ctx, SSL_SESS_CACHE_OFF);
 	SSL_CTX_set_max_cert_list(ctx, CERT_LIST_MAX);
 	if (!dialler) {
@@ -135,8 +134,9 @@ static bool ctx_set_up(SSL_CTX *ctx, bool dialler)
 	       SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256") &&
 	       SSL_CTX_set_num_tickets(ctx, 0) && SSL_CTX_set_max_early_data(ctx, 0) &&
 	       SSL_CTX_set_recv_max_early_data(ctx, 0) &&
-	       /* with a verifying server a session needs a context, be it a key's */
-	       SSL_CTX_set_session_id_context(ctx, alpn + 1, ALPN_LEN - 1) &&
+	       /* a server that verifies wants a context of sessions, be they a key's; who has one
+		* in a client must give it to each session */
+	       (dialler || SSL_CTX_set_session_id_context(ctx, alpn + 1, ALPN_LEN - 1)) &&
 	       (!dialler || SSL_CTX_set_alpn_protos(ctx, alpn, ALPN_LEN) == 0);
 }
 

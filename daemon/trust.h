@@ -19,9 +19,8 @@
 #include "conf.h"
 #include "kvtd.h"
 
-#define TRUST_KEYS_MAX	 16
-#define TRUST_KEY_BYTES	 32
-#define TRUST_FP_CHARS	 16 /* first 8 bytes of SHA-256(key), in hex: also the PSK identity */
+/* of a key or a certificate: the first 8 bytes of its SHA-256, in hex; also the PSK identity */
+#define TRUST_FP_CHARS	 16
 #define TRUST_TEXT	 (KVT_NODE_MAX + 32)
 #define TRUST_DATA_LABEL "EXPORTER-kvtd-data"
 
@@ -56,10 +55,28 @@ const char *trust_fingerprint(const struct trust *t, int i);
 /* End of the own certificate's validity, RFC 3339, or "". */
 const char *trust_until(const struct trust *t);
 
-/* The files of `next` judged as at a start, for reload and --check-config: nothing is kept. */
+/* Whether conf wants TLS between daemons. Files are not looked at. */
+static inline bool trust_wanted(const struct conf *conf)
+{
+	return *conf->trust_key || *conf->trust_cert;
+}
+
+/* The files of `next` judged as at a start, for reload and --check-config: nothing is kept. The
+ * text begins with the place in the configuration. */
 enum kvt_status trust_check(const struct conf *next, struct kvt_err *e);
 /* Loads d->conf's and puts it in force; on failure the old one stays. Also at start. Loop only. */
 enum kvt_status trust_apply(struct kvtd *d, struct kvt_err *e);
+/*
+ * The same in two steps, for a reload: what can fail, before anything is changed. Returns new, NULL
+ * if there is nothing to replace (no TLS before and after). INVALID also for a change that needs a
+ * restart.
+ */
+enum kvt_status trust_prepare(struct kvtd *d, const struct conf *next, struct trust **out,
+			      struct kvt_err *e);
+#define TRUST_FILES 4
+/* Takes t (or NULL: nothing happens); logs what came and went. The names of the keys of the
+ * configuration whose files say something else now; returns their number. */
+int trust_install(struct kvtd *d, struct trust *t, const char *changed[TRUST_FILES]);
 
 /*
  * A TLS object for one control connection, of either side; it holds a reference to t. expect: the
@@ -80,9 +97,5 @@ enum kvt_status trust_check_node(SSL *ssl, const char *node, struct kvt_err *e);
 void trust_why(SSL *ssl, const char *tls_words, char *buf, size_t len);
 /* 32 bytes that both ends of the connection know and nobody else. 0 or -EIO. */
 int trust_export_key(SSL *ssl, uint8_t key[32]);
-
-/* Parses "64 hex digits"; used by kvtctl keygen too. 0 or -EINVAL. */
-int trust_key_parse(const char *line, uint8_t key[TRUST_KEY_BYTES]);
-void trust_key_fingerprint(const uint8_t key[TRUST_KEY_BYTES], char out[TRUST_FP_CHARS + 1]);
 
 #endif

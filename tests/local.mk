@@ -113,6 +113,12 @@ check_PROGRAMS += tests/unit/test_addr
 tests_unit_test_addr_SOURCES = tests/unit/test_addr.c
 tests_unit_test_addr_LDADD = $(unit_daemon)
 
+trust_fixture = tests/unit/trust_fixture.c tests/unit/trust_fixture.h
+
+check_PROGRAMS += tests/unit/test_tls
+tests_unit_test_tls_SOURCES = tests/unit/test_tls.c $(trust_fixture)
+tests_unit_test_tls_LDADD = $(unit_daemon)
+
 peer_fixture = tests/unit/peer_fixture.c tests/unit/peer_fixture.h
 peer_strangers = $(peer_fixture) tests/unit/peer_strangers.c tests/unit/peer_strangers.h
 

@@ -217,7 +217,9 @@ START_TEST(dialling)
 	};
 
 	for (size_t i = 0; i < COUNT(cases); i++) {
-		struct conf conf = { .insecure_loopback = cases[i].insecure };
+		struct conf conf = { .insecure_loopback = cases[i].insecure,
+				     .trust_key = (char *)"",
+				     .trust_cert = (char *)"" };
 		struct addr a = parse(cases[i].host, 7588);
 		struct kvt_err e = { 0 };
 		enum kvt_status status;

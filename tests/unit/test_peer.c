@@ -545,8 +545,8 @@ START_TEST(listen_refusals)
 		const char *says;
 	} cases[] = {
 		{ "10.0.0.1:7588", false, KVT_POLICY,
-		  "listen 10.0.0.1:7588: needs a cluster key (or --insecure-loopback for "
-		  "127.0.0.0/8 and ::1)" },
+		  "listen 10.0.0.1:7588: needs a cluster key, trust { key = FILE }, made by "
+		  "kvtctl keygen (or --insecure-loopback for 127.0.0.0/8 and ::1)" },
 		{ "127.0.0.1:0", false, KVT_POLICY, "needs a cluster key" },
 		{ "10.0.0.1:7588", true, KVT_POLICY, "alone" },
 		{ "0.0.0.0:7588", true, KVT_POLICY, "alone" },

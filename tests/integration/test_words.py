@@ -7,6 +7,7 @@ import subprocess
 
 import pytest
 
+from certs import ca, cluster_key
 from wire import SLOW
 
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
@@ -104,8 +105,17 @@ def config_examples():
 
 @pytest.mark.parametrize("text", config_examples())
 def test_config_examples(tmp_path, text):
+    """With the files of trust that they name."""
+    if "cluster.key" in text:
+        cluster_key(tmp_path / "cluster.key")
+    if "cert_key" in text:
+        authority = ca(tmp_path)
+        mine = authority.cert("node-a")
+        for at, to in ((authority.file, "ca.pem"), (mine.cert, "node-a.pem"),
+                       (mine.key, "node-a.key")):
+            at.rename(tmp_path / to)
     file = tmp_path / "kvtd.conf"
-    file.write_text(text)
+    file.write_text(text.replace("/etc/kvtd/", f"{tmp_path}/"))
     prints("kvtd", "--check-config", file)
 
 

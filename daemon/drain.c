@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Draining and ending: no new grants; then everything left is fenced; then the clients are told
- * that nothing is touched any more; then the loop ends. Each phase has its time.
+ * that nothing is touched any more, while peers take what was sent to them; then the loop ends.
+ * Each phase has its time.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -63,6 +64,17 @@ static void enter_over(struct drain *g)
 	event_base_loopbreak(g->d->base);
 }
 
+/* Peers have in place what was sent to them: what goes with us now would be lost to them. */
+static bool all_landed(const struct kvtd *d)
+{
+	struct obj *o;
+
+	TAILQ_FOREACH(o, &d->objects[KVT__OBJECT__OBJECT_PEER], link)
+		if (container_of(o, struct peer, obj)->landing)
+			return false;
+	return true;
+}
+
 /* Whether the phase has come to its end. */
 static void on_look(struct loop_call *call)
 {
@@ -73,7 +85,7 @@ static void on_look(struct loop_call *call)
 		enter_fencing(g);
 	else if (g->phase == FENCING && left(d) == 0)
 		enter_closing(g);
-	else if (g->phase == CLOSING && clients_all_gone(d))
+	else if (g->phase == CLOSING && clients_all_gone(d) && all_landed(d))
 		enter_over(g);
 }
 
@@ -92,8 +104,11 @@ static void on_time(evutil_socket_t fd, short what, void *arg)
 		/* not fenced, or their clients do not read: closing waits for the former */
 		enter_closing(g);
 	} else if (g->phase == CLOSING) {
-		log_warn("kvtd: clients have not been released in time: memory is in use until the "
-			 "process ends");
+		if (!clients_all_gone(d))
+			log_warn("kvtd: clients have not been released in time: memory is in use "
+				 "until the process ends");
+		if (!all_landed(d))
+			log_warn("kvtd: peers have not taken in time what was sent to them");
 		enter_over(g);
 	}
 }

@@ -75,6 +75,7 @@ bool grant_on_token_query(struct peer *p, const Kvt__Peer__TokenQuery *m, struct
 bool service_on_start(struct peer *p, const Kvt__Peer__XferStart *m, struct kvt_err *e);
 bool service_on_commit(struct peer *p, const Kvt__Peer__XferCommit *m, struct kvt_err *e);
 bool service_on_abort(struct peer *p, const Kvt__Peer__XferAbort *m, struct kvt_err *e);
+bool service_on_landed(struct peer *p, const Kvt__Peer__XferLanded *m, struct kvt_err *e);
 /* The peer is gone: its opens end with status. */
 /* Services that wait for a path may go on. */
 void grants_path_changed(struct peer *p);

@@ -12,7 +12,7 @@
 #define SERVICES_MAX	  65536	     /* of one peer */
 #define WAITING_BYTES_MAX (64 << 20) /* what its waiting ones keep: starts and notes */
 
-static void send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e)
+static void send_last(struct peer *p, uint64_t xfer, const struct kvt_err *e, bool ask_landed)
 {
 	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
 	Kvt__Peer__XferEnd m = KVT__PEER__XFER_END__INIT;
@@ -20,9 +20,24 @@ static void send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e)
 	m.xfer = xfer;
 	m.status = e->status;
 	m.text = (char *)e->text;
+	m.ask_landed = ask_landed;
 	f.body_case = KVT__PEER__FRAME__BODY_XFER_END;
 	f.xfer_end = &m;
 	peer_send(p, &f);
+}
+
+static void send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e)
+{
+	send_last(p, xfer, e, false);
+}
+
+/* OK. What we sent is in our sockets and maybe nowhere else. */
+static void send_ok(struct service *s)
+{
+	bool under_way = s->n_parts && s->plan->owner == NET_SEND;
+
+	send_last(s->peer, s->xfer, &s->end, under_way);
+	s->peer->landing += under_way;
 }
 
 static void send_go(struct service *s)
@@ -154,7 +169,7 @@ static void commit(void *obj)
 	struct grant *g = o->grant;
 	struct kvt_err over;
 
-	send_end(s->peer, s->xfer, &s->end);
+	send_ok(s);
 	o->commits++;
 	g->moved += s->bytes;
 	s->d->counts.bytes_moved += s->bytes;
@@ -734,5 +749,14 @@ bool service_on_abort(struct peer *p, const Kvt__Peer__XferAbort *m, struct kvt_
 	kvt_fail(&why, m->status && m->status < KVT_STATUS_COUNT ? m->status : KVT_CANCELED, "%s",
 		 kvt_text_ok(m->text, KVT_ERR_TEXT - 1) ? m->text : "stopped by the other side");
 	service_stop(s, &why, false);
+	return true;
+}
+
+bool service_on_landed(struct peer *p, const Kvt__Peer__XferLanded *m, struct kvt_err *e)
+{
+	(void)m;
+	(void)e;
+	if (p->landing && --p->landing == 0)
+		kvtd_object_gone(p->d);
 	return true;
 }

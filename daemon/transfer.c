@@ -315,6 +315,14 @@ static void ended_delivered(struct client_event *ce, bool sent)
 	transfer_event(container_of(ce, struct transfer, ended), XFER_EV_DELIVERED);
 }
 
+/* The owner may close the connections, for all that this one needs. */
+static void tell_landed(struct transfer *t)
+{
+	if (t->owes_landed)
+		transfer_send_landed(t->hold->peer, t->wire);
+	t->owes_landed = false;
+}
+
 /* Terminal: nothing near is touched any more. */
 static void end(void *obj)
 {
@@ -345,6 +353,7 @@ static void end(void *obj)
 		struct hold *h = t->hold;
 
 		take_far_note(t);
+		tell_landed(t);
 		wire_del(t);
 		t->hold = NULL;
 		hold_transfer_ended(h, t);
@@ -568,11 +577,17 @@ bool transfer_on_end(struct peer *p, const Kvt__Peer__XferEnd *m, struct kvt_err
 
 	(void)e;
 	HASH_FIND(hh_wire, p->xfers, &m->xfer, sizeof(m->xfer), t);
+	if (t) {
+		t->answered = true;
+		if (m->status == KVT_OK)
+			transfer_event(t, XFER_EV_CONFIRMED);
+	}
+	if (m->ask_landed && t && t->state == XFER_LANDING)
+		t->owes_landed = true;
+	else if (m->ask_landed)
+		transfer_send_landed(p, m->xfer);
 	if (!t)
 		return true;
-	t->answered = true;
-	if (m->status == KVT_OK)
-		transfer_event(t, XFER_EV_CONFIRMED);
 	if (t->state == XFER_QUEUED) { /* of the attempt before: the next one can begin */
 		wire_del(t);
 		loop_defer(p->d, &t->hold->kick);

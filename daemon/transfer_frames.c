@@ -128,3 +128,14 @@ void transfer_send_commit(struct transfer *t)
 	f.xfer_commit = &m;
 	peer_send(t->hold->peer, &f);
 }
+
+void transfer_send_landed(struct peer *p, uint64_t wire)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferLanded m = KVT__PEER__XFER_LANDED__INIT;
+
+	m.xfer = wire;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_LANDED;
+	f.xfer_landed = &m;
+	peer_send(p, &f);
+}

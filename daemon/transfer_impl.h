@@ -37,6 +37,7 @@ struct transfer {
 	bool final, retry;
 	bool has_sent; /* the attempt before was a sender's */
 	bool answered; /* XferEnd for `wire` has come */
+	bool owes_landed;
 	uint8_t priority;
 	struct hold *hold; /* NULL before and after */
 	struct xfer_part *parts;
@@ -126,6 +127,7 @@ enum kvt_status transfer_read_token(struct client *c, const char *text, struct k
 void transfer_send_start(struct transfer *t);
 void transfer_send_commit(struct transfer *t);
 void transfer_send_abort(struct transfer *t);
+void transfer_send_landed(struct peer *p, uint64_t wire);
 
 /* hold.c */
 /* The hold for this token; makes it and asks for the connection. */

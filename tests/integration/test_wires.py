@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """Two daemons and a bad wire between them: connections that are cut, and a partition."""
+import signal
 import time
 
 import pytest
@@ -39,8 +40,8 @@ def wire(kvtd, actor):
     owner, reader = actor(a, "name=owner"), actor(b, "name=reader")
     owner.cache("A", 32, 2, 262144, "guard=4096")
     reader.cache("B", 32, 2, 262144, "guard=4096")
-    for a in (owner, reader):
-        a.cache("W", 1, 1, 4096)
+    owner.cache("W", 1, 1, 4096)
+    reader.cache("W", 1, 1, 4096)
     yield proxy, owner, reader, (a, b)
     proxy.stop()
 
@@ -152,6 +153,42 @@ def works(owner, reader, op, n):
     owner.ok(f"gfree w{n}")
     reader.ok(f"free w{n}")
     return end == "OK"
+
+
+@pytest.mark.parametrize("taken", [True, False])
+def test_owner_ends_while_bytes_are_on_the_way(wire, taken):
+    """What the owner's daemon has sent and counted as moved is not lost to a reader by its end: it
+    keeps the connections until the reader has it, or for a bounded time."""
+    proxy, owner, reader, (a, b) = wire
+    wait_until("there is a path", lambda: works(owner, reader, "pull", 1))
+    proxy.held = {DATA}
+    reader.ok("noise W 2")
+    owner.ok("fill 2 W:0")
+    token = owner.grant("g", "read W:0")
+    reader.xfer("x", "pull", token, "W:0 final")
+    assert owner.gwait("g") == "OK"  # it fits into the sockets
+    wait_until("the owner's word is here",
+               lambda: any(r["state"] == "landing" for r in b.rows("TRANSFER")))
+    owner.kill()
+    a.signal(signal.SIGTERM)
+    start = time.monotonic()
+    if taken:
+        wait_until("its sockets are closed", lambda: not a.client_socket.exists())
+        until = time.monotonic() + 0.3
+        wait_until("it has stayed for a while",
+                   lambda: not a.alive or time.monotonic() > until)
+        assert a.alive and reader.wait("x", 0) == "PENDING"
+        proxy.held = set()
+        assert reader.wait("x") == "OK"
+        reader.ok("check 2 W:0")
+        assert a.process.wait(10 * SLOW) == 0
+        assert "in time" not in a.log()
+    else:
+        assert a.process.wait(10 * SLOW) == 0
+        assert time.monotonic() - start < 5 * SLOW
+        assert "peers have not taken in time what was sent to them" in a.log()
+        assert reader.wait("x") == "PEER_LOST"
+        proxy.held = set()
 
 
 def test_data_held_control_alive(wire):

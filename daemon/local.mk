@@ -45,6 +45,7 @@ kvtd_files += daemon/peer_dial.c
 kvtd_files += daemon/peer_hello.c
 kvtd_files += daemon/peer_listen.c
 kvtd_files += daemon/peer_lookup.c
+kvtd_files += daemon/peer_start.c
 kvtd_files += daemon/quota.c daemon/quota.h
 kvtd_files += daemon/tls.c daemon/tls.h daemon/trust.c daemon/trust.h daemon/trust_impl.h
 kvtd_files += daemon/trust_cert.c daemon/trust_key.c daemon/trust_pem.c daemon/trust_pem.h

@@ -8,6 +8,7 @@
 #include "peer.h"
 
 #include <inttypes.h>
+#include <openssl/crypto.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,6 +57,8 @@ static ProtobufCMessage *peer_row(struct obj *o, struct kvt_arena *a)
 	row->age_ms = (now_ns() - p->up_ns) / 1000000;
 	row->dialled = p->dialled;
 	row->version = p->version;
+	row->identity = p->identity;
+	row->encryption = p->encrypt ? "tls" : "none";
 	return &row->base;
 }
 
@@ -94,6 +97,8 @@ struct peer *peer_new(struct peer_conn *c)
 	memcpy(p->node, c->theirs.node, sizeof(p->node));
 	memcpy(p->version, c->theirs.version, sizeof(p->version));
 	memcpy(p->address, c->far_text, sizeof(p->address));
+	memcpy(p->identity, c->identity, sizeof(p->identity));
+	p->encrypt = c->encrypt || c->theirs.encrypt;
 	obj_add(d, &p->obj, &peer_obj_ops);
 	return p;
 }
@@ -104,11 +109,19 @@ struct peer *peer_get(struct peer *p)
 	return p;
 }
 
+static void peer_bury(void *arg)
+{
+	struct peer *p = arg;
+
+	OPENSSL_cleanse(p->data_key, sizeof(p->data_key));
+	free(p);
+}
+
 void peer_put(struct peer *p)
 {
 	if (!p || --p->refs)
 		return;
-	loop_bury(p->d, p, free);
+	loop_bury(p->d, p, peer_bury);
 }
 
 void peer_ended(struct peer_conn *c, const struct kvt_err *e)

@@ -2,26 +2,32 @@
 /*
  * peer_conn.c - one control connection: frames in and out, keep-alive, its end
  *
- * A frame is a 32-bit big-endian length and that many bytes. Through a bufferevent, so that TLS can
- * slip under it. Who the other side is, is peer_hello.c's business.
+ * A frame is a 32-bit big-endian length and that many bytes. They go through a bufferevent, in the
+ * clear or over TLS; how a connection comes to have one is peer_start.c's business, and who the
+ * other side is peer_hello.c's. A connection can end before it has one.
  */
 #include "peer_conn.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
 #include <event2/buffer.h>
+#include <event2/bufferevent_ssl.h>
 #include <inttypes.h>
-#include <netinet/in.h>
-#include <netinet/tcp.h>
+#include <openssl/crypto.h>
+#include <openssl/err.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
-#include "alloc.h"
+#include "tls.h"
 
 #define LENGTH_BYTES 4
+
+static void on_read(struct bufferevent *bev, void *arg);
+static void on_event(struct bufferevent *bev, short what, void *arg);
 
 const char *conn_name(const struct peer_conn *c)
 {
@@ -38,23 +44,35 @@ static uint64_t clock_ns(clockid_t id)
 
 /* ---------------------------------------------------------------- out */
 
-/* What is queued goes into the socket, as far as it takes it now. */
-static void conn_flush(struct peer_conn *c)
+/* A record of which a part has gone out goes on: its bytes are still the first ones here. */
+static void flush_tls(struct peer_conn *c, struct evbuffer *out)
+{
+	struct evbuffer_iovec v;
+	int n;
+
+	ERR_clear_error();
+	while (evbuffer_peek(out, -1, NULL, &v, 1) > 0 && v.iov_len) {
+		n = SSL_write(c->ssl, v.iov_base, (int)v.iov_len);
+		if (n <= 0)
+			break;
+		evbuffer_drain(out, (size_t)n);
+	}
+	ERR_clear_error();
+}
+
+/* What is queued goes into the socket, as far as it takes it now. true: that is all of it. */
+static bool conn_flush(struct peer_conn *c)
 {
 	struct evbuffer *out = bufferevent_get_output(c->bev);
 
-	evbuffer_unfreeze(out, 1);
-	evbuffer_write(out, bufferevent_getfd(c->bev));
-	evbuffer_freeze(out, 1);
-}
-
-int conn_write(struct peer_conn *c, const void *bytes, size_t n)
-{
-	if (bufferevent_write(c->bev, bytes, n)) {
-		conn_end(c, false, KVT_NO_MEMORY, "no memory for what is sent to %s", conn_name(c));
-		return -ENOMEM;
+	if (c->ssl) {
+		flush_tls(c, out);
+	} else {
+		evbuffer_unfreeze(out, 1);
+		evbuffer_write(out, bufferevent_getfd(c->bev));
+		evbuffer_freeze(out, 1);
 	}
-	return 0;
+	return !evbuffer_get_length(out);
 }
 
 static int conn_pack(struct peer_conn *c, Kvt__Peer__Frame *f, size_t len)
@@ -150,9 +168,20 @@ static void conn_bury(void *arg)
 {
 	struct peer_conn *c = arg;
 
-	event_free(c->timer);
-	event_free(c->probe);
+	if (c->timer)
+		event_free(c->timer);
+	if (c->probe)
+		event_free(c->probe);
+	if (c->io)
+		event_free(c->io);
+	OPENSSL_cleanse(c->data_key, sizeof(c->data_key));
 	free(c);
+}
+
+static void stop_event(struct event *ev)
+{
+	if (ev)
+		event_del(ev);
 }
 
 void conn_free(struct peer_conn *c)
@@ -163,12 +192,37 @@ void conn_free(struct peer_conn *c)
 	c->ending = true;
 	loop_undefer(c->ps->d, &c->end_call);
 	TAILQ_REMOVE(&c->ps->conns, c, link);
-	event_del(c->timer);
-	event_del(c->probe);
-	bufferevent_free(c->bev);
+	stop_event(c->timer);
+	stop_event(c->probe);
+	stop_event(c->io);
+	tls_handshake_cancel(c->hs);
+	c->hs = NULL;
+	if (c->bev)
+		bufferevent_free(c->bev);
+	else if (c->fd >= 0)
+		close(c->fd);
 	newcomer_free(c->newcomer);
 	c->newcomer = NULL;
 	loop_bury(c->ps->d, c, conn_bury);
+}
+
+/* All has been written: our direction ends. */
+static void conn_shut(struct peer_conn *c)
+{
+	if (c->ssl) {
+		SSL_shutdown(c->ssl);
+		ERR_clear_error();
+	}
+	shutdown(bufferevent_getfd(c->bev), SHUT_WR);
+}
+
+static void on_flushed(struct bufferevent *bev, void *arg)
+{
+	struct peer_conn *c = arg;
+
+	(void)bev;
+	if (c->state == CONN_CLOSING)
+		conn_shut(c);
 }
 
 /*
@@ -180,20 +234,31 @@ static void conn_linger(struct peer_conn *c)
 	c->state = CONN_CLOSING;
 	event_del(c->probe);
 	event_del(c->timer);
-	send_bye(c, &c->end);
-	conn_flush(c);
 	bufferevent_setwatermark(c->bev, EV_READ, 0, 0);
+	send_bye(c, &c->end);
 	if (event_in(c->timer, LINGER_MS)) {
 		conn_free(c);
 		return;
 	}
-	if (!evbuffer_get_length(bufferevent_get_output(c->bev)))
-		shutdown(bufferevent_getfd(c->bev), SHUT_WR);
+	if (conn_flush(c))
+		conn_shut(c);
+	else
+		bufferevent_setcb(c->bev, on_read, on_flushed, on_event, c);
+}
+
+/* Of the end, without the address that the line begins with. */
+static const char *end_words(const struct peer_conn *c)
+{
+	size_t n = strlen(c->far_text);
+
+	if (!strncmp(c->end.text, c->far_text, n) && !strncmp(c->end.text + n, ": ", 2))
+		return c->end.text + n + 2;
+	return c->end.text;
 }
 
 void conn_end_now(struct peer_conn *c)
 {
-	bool said = c->bye && c->state != CONN_CONNECTING;
+	bool said = c->bye && c->bev;
 	struct peer_dial *dial = c->dial;
 
 	if (c->state == CONN_CLOSING || c->state == CONN_DEAD)
@@ -209,8 +274,9 @@ void conn_end_now(struct peer_conn *c)
 		peer_ended(c, &c->end);
 		hello_rival_gone(c);
 	} else if (!dial && c->end.status != KVT_EXISTS) {
-		log_limited(&c->ps->log_strangers, LOG_INFO_, "peer %s: not proven: %s",
-			    c->far_text, c->end.text);
+		log_limited(&c->ps->log_strangers,
+			    c->end.status == KVT_PERMISSION ? LOG_WARN_ : LOG_INFO_,
+			    "peer %s: not proven: %s", c->far_text, end_words(c));
 	}
 	if (said)
 		conn_linger(c);
@@ -302,6 +368,14 @@ static void conn_frame(struct peer_conn *c, const Kvt__Peer__Frame *f)
 	}
 }
 
+/* The begin of a handshake or of an alert: as a length it would be over 350 million. */
+static bool looks_like_tls(const void *bytes)
+{
+	const uint8_t *b = bytes;
+
+	return (b[0] == 0x16 || b[0] == 0x15) && b[1] == 0x03 && b[2] <= 0x04;
+}
+
 /* One frame from the buffer: true, or false: there is no whole one, or it is over. */
 static bool conn_take(struct peer_conn *c)
 {
@@ -313,6 +387,11 @@ static bool conn_take(struct peer_conn *c)
 
 	if (evbuffer_copyout(in, &len, LENGTH_BYTES) < LENGTH_BYTES)
 		return false;
+	if (c->state == CONN_HELLO && !c->ssl && looks_like_tls(&len)) {
+		conn_end(c, true, KVT_PERMISSION, "%s speaks TLS: this daemon has no cluster key",
+			 conn_name(c));
+		return false;
+	}
 	len = ntohl(len);
 	if (!len || len > max) {
 		conn_end(c, true, KVT_INVALID,
@@ -355,38 +434,46 @@ static void on_read(struct bufferevent *bev, void *arg)
 		;
 }
 
-static void on_write(struct bufferevent *bev, void *arg)
+/*
+ * What TLS says of the end. An alert before the other's Hello is its verdict: a dialler is through
+ * with the handshake before its certificate has been judged.
+ */
+static void tls_ended(struct peer_conn *c, unsigned long code)
 {
-	struct peer_conn *c = arg;
+	const char *words = ERR_reason_error_string(code);
+	bool verdict = c->state == CONN_HELLO && ERR_GET_LIB(code) == ERR_LIB_SSL &&
+		       ERR_GET_REASON(code) >= SSL_AD_REASON_OFFSET;
+	char text[KVT_ERR_TEXT];
 
-	if (c->state == CONN_CLOSING)
-		shutdown(bufferevent_getfd(bev), SHUT_WR);
+	if (verdict) {
+		trust_why(c->ssl, words ? words : "an alert", text, sizeof(text));
+		conn_end(c, false, KVT_PERMISSION, "%s: %s", conn_name(c), text);
+		return;
+	}
+	conn_end(c, false, c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE,
+		 "%s: TLS broke: %s", conn_name(c), words ? words : "an unknown error");
 }
 
 static void on_event(struct bufferevent *bev, short what, void *arg)
 {
 	struct peer_conn *c = arg;
 	int err = EVUTIL_SOCKET_ERROR();
+	unsigned long code = c->ssl ? bufferevent_get_openssl_error(bev) : 0;
+	enum kvt_status status = c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE;
 
-	if (what & BEV_EVENT_CONNECTED) {
-		if (c->ending)
-			return;
-		c->state = CONN_HELLO;
-		if (!conn_write(c, PREAMBLE_CTRL, PREAMBLE_BYTES))
-			hello_send(c);
-		return;
-	}
-	if (c->state == CONN_CLOSING) {
-		conn_free(c);
-		return;
-	}
 	bufferevent_disable(bev, EV_READ | EV_WRITE);
-	if (what & BEV_EVENT_ERROR)
-		conn_end(c, false, c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE,
-			 "%s: %s", conn_name(c), evutil_socket_error_to_string(err));
+	if (c->state == CONN_CLOSING) {
+		/* maybe from inside a write of ours */
+		event_active(c->timer, EV_TIMEOUT, 0);
+		return;
+	}
+	if (code && ERR_GET_REASON(code) != SSL_R_UNEXPECTED_EOF_WHILE_READING)
+		tls_ended(c, code);
+	else if (!code && (what & BEV_EVENT_ERROR) && err)
+		conn_end(c, false, status, "%s: %s", conn_name(c),
+			 evutil_socket_error_to_string(err));
 	else
-		conn_end(c, false, c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE,
-			 "%s closed the connection", conn_name(c));
+		conn_end(c, false, status, "%s closed the connection", conn_name(c));
 }
 
 /* ---------------------------------------------------------------- time */
@@ -447,48 +534,17 @@ static void on_probe(evutil_socket_t fd, short what, void *arg)
 		hello_probe_answered(c, 0);
 }
 
-/* ---------------------------------------------------------------- the beginning */
-
-struct peer_conn *conn_new(struct peers *ps, int fd, const struct addr *far, bool connecting)
+void conn_init(struct peer_conn *c)
 {
-	struct peer_conn *c = kvtd_calloc(1, sizeof(*c));
-	int one = 1;
-
-	if (!c)
-		goto no_conn;
-	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
-	c->ps = ps;
-	c->dialled = connecting;
-	c->state = connecting ? CONN_CONNECTING : CONN_HELLO;
-	c->far = *far;
-	addr_text(far, c->far_text);
 	TAILQ_INIT(&c->doubters);
 	c->end_call.fn = end_run;
-	c->timer = event_new(ps_base(ps), -1, 0, on_tick, c);
-	c->probe = event_new(ps_base(ps), -1, 0, on_probe, c);
-	c->bev = bufferevent_socket_new(ps_base(ps), fd, BEV_OPT_CLOSE_ON_FREE);
-	if (!c->timer || !c->probe || !c->bev)
-		goto no_bev;
-	bufferevent_setcb(c->bev, on_read, on_write, on_event, c);
+	c->timer = event_new(ps_base(c->ps), -1, 0, on_tick, c);
+	c->probe = event_new(ps_base(c->ps), -1, 0, on_probe, c);
+}
+
+int conn_listen(struct peer_conn *c)
+{
+	bufferevent_setcb(c->bev, on_read, NULL, on_event, c);
 	bufferevent_setwatermark(c->bev, EV_READ, 0, LENGTH_BYTES + PEER_FRAME_MAX_NEW);
-	if (connecting && bufferevent_socket_connect(c->bev, NULL, 0))
-		goto no_bev;
-	if (bufferevent_enable(c->bev, EV_READ | EV_WRITE))
-		goto no_bev;
-	TAILQ_INSERT_TAIL(&ps->conns, c, link);
-	return c;
-no_bev:
-	if (c->bev)
-		bufferevent_free(c->bev);
-	else
-		close(fd);
-	if (c->timer)
-		event_free(c->timer);
-	if (c->probe)
-		event_free(c->probe);
-	free(c);
-	return NULL;
-no_conn:
-	close(fd);
-	return NULL;
+	return bufferevent_enable(c->bev, EV_READ | EV_WRITE) ? -ENOMEM : 0;
 }

@@ -25,6 +25,7 @@
 #include "kvtd.h"
 #include "log.h"
 #include "peer.h"
+#include "trust.h"
 
 #define PEER_VERSION_MAJOR 1
 #define PEER_VERSION_MINOR 0
@@ -60,6 +61,7 @@ TAILQ_HEAD(newcomer_list, newcomer);
 
 enum conn_state {
 	CONN_CONNECTING, /* dialled, TCP is not up */
+	CONN_TLS,	 /* the handshake is going on: neither side has proven anything */
 	CONN_HELLO,	 /* the other's Hello is awaited */
 	CONN_HELD,	 /* it is here and waits for `rival` or for our own dial */
 	CONN_UP,
@@ -73,7 +75,7 @@ struct conn_hello {
 	char version[32];
 	uint8_t epoch[KVT_EPOCH_BYTES];
 	uint32_t streams;
-	bool draining;
+	bool draining, encrypt;
 };
 
 struct peer_conn {
@@ -82,12 +84,18 @@ struct peer_conn {
 	struct peers *ps;
 	enum conn_state state;
 	bool dialled;
-	struct bufferevent *bev;
+	int fd;			 /* -1: hs or bev has it */
+	struct event *io;	 /* of fd, CONNECTING and TLS */
+	struct tls_hs *hs;	 /* the handshake that is going on */
+	struct bufferevent *bev; /* from CONN_HELLO on */
+	SSL *ssl;		 /* the bev's; NULL: in the clear */
+	char identity[TRUST_TEXT];
+	bool encrypt; /* our Hello said so */
 	struct addr far;
 	char far_text[KVT_ADDR_MAX];
 	uint64_t seq_in, seq_out;
-	uint64_t conn_id; /* of the accepting side, as data_key */
-	uint8_t data_key[PEER_KEY_BYTES];
+	uint64_t conn_id;		  /* of the accepting side */
+	uint8_t data_key[PEER_KEY_BYTES]; /* exported from TLS; without, of the accepting side */
 	struct conn_hello theirs;
 
 	struct newcomer *newcomer; /* accepted, until proven */
@@ -185,13 +193,19 @@ void wait_take(struct peer_wait *w);
 /* w's answer is p if its epoch is w's, else PEER_RESTARTED. */
 void wait_answer_peer(struct peers *ps, struct peer_wait *w, struct peer *p);
 
-/* ---- peer_conn.c */
-/* Takes fd, also on failure. NULL: no memory. connecting: connect() was called on it. */
+/* ---- peer_start.c */
+/*
+ * Takes fd, also on failure. NULL: no memory. connecting: connect() was called on it, and c->dial
+ * is set before the loop runs.
+ */
 struct peer_conn *conn_new(struct peers *ps, int fd, const struct addr *far, bool connecting);
-void conn_free(struct peer_conn *c); /* after the turn */
+
+/* ---- peer_conn.c */
+void conn_init(struct peer_conn *c);  /* its timers may be NULL: no memory */
+int conn_listen(struct peer_conn *c); /* frames go through c->bev from now on; 0 or -ENOMEM */
+void conn_free(struct peer_conn *c);  /* after the turn */
 /* 0, or -ENOMEM, -EMSGSIZE: conn_end was called. */
 int conn_send(struct peer_conn *c, Kvt__Peer__Frame *f);
-int conn_write(struct peer_conn *c, const void *bytes, size_t n);
 /*
  * It is over, for the first reason that is given. bye: the other side is told status and text.
  * Everything else follows in a deferred call.

@@ -124,7 +124,9 @@ static void dial_log_failed(struct peer_dial *dial)
 	const char *text = dial->last.text;
 	bool named = !strncmp(text, dial->node, strlen(dial->node));
 
-	log_limited(&dial->ps->log_dials, LOG_INFO_,
+	/* wrong keys and names do not mend themselves */
+	log_limited(&dial->ps->log_dials,
+		    dial->last.status == KVT_PERMISSION ? LOG_WARN_ : LOG_INFO_,
 		    "peer %s%s%s, next try not before %" PRIu64 " ms", dial->node,
 		    named ? "" : ": ", named ? text + strlen(dial->node) : text, dial->backoff_ms);
 }
@@ -297,6 +299,13 @@ void dial_failed(struct peer_dial *dial, const struct kvt_err *e)
 		dial_next(dial);
 }
 
+static const char *awaited(enum conn_state state)
+{
+	if (state == CONN_CONNECTING)
+		return "connection";
+	return state == CONN_TLS ? "handshake" : "hello";
+}
+
 /* The back-off is over, or this try took too long. */
 static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
@@ -309,8 +318,7 @@ static void on_timer(evutil_socket_t fd, short what, void *arg)
 		dial_round(dial);
 	} else if (dial->conn) {
 		conn_end(dial->conn, false, KVT_PEER_UNREACHABLE, "%s: no %s in time",
-			 dial->conn->far_text,
-			 dial->conn->state == CONN_CONNECTING ? "connection" : "hello");
+			 dial->conn->far_text, awaited(dial->conn->state));
 	} else {
 		snprintf(why, sizeof(why), "%s at %s: the name was not found in time", dial->node,
 			 dial->addrs[dial->next_addr - 1]);

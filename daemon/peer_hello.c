@@ -48,10 +48,12 @@ void hello_send(struct peer_conn *c)
 	h.streams = (uint32_t)d->conf->tcp_streams;
 	h.version = PACKAGE_VERSION;
 	h.draining = d->state == KVTD_DRAINING;
-	if (c->dialled) {
+	h.encrypt = c->encrypt = c->ssl && d->conf->encrypt != ENCRYPT_NO;
+	if (c->dialled)
 		h.expect_node = (char *)dial_node(c->dial);
-	} else {
+	else
 		h.connection = c->conn_id;
+	if (!c->dialled && !c->ssl) {
 		h.data_key.data = c->data_key;
 		h.data_key.len = sizeof(c->data_key);
 	}
@@ -89,11 +91,32 @@ static enum kvt_status check_fields(const struct peer_conn *c, const Kvt__Peer__
 	if (!kvt_text_ok(h->cluster, KVT_NODE_MAX))
 		return kvt_fail(e, KVT_INVALID, "%s: its cluster is no name of at most %d bytes",
 				h->node, KVT_NODE_MAX);
-	if (c->dialled && (h->data_key.len != PEER_KEY_BYTES || !h->connection))
-		return kvt_fail(e, KVT_INVALID,
-				"%s: its hello has no connection id or a key of %zu bytes, not %d",
-				h->node, h->data_key.len, PEER_KEY_BYTES);
+	if (c->dialled && !h->connection)
+		return kvt_fail(e, KVT_INVALID, "%s: its hello has no connection id", h->node);
 	return KVT_OK;
+}
+
+/* Over TLS the key is exported by both; in the clear the accepting side sends it, and there is
+ * nothing to be encrypted with. */
+static enum kvt_status check_key(const struct peer_conn *c, const Kvt__Peer__Hello *h,
+				 struct kvt_err *e)
+{
+	size_t want = c->dialled && !c->ssl ? PEER_KEY_BYTES : 0;
+
+	if (!c->ssl && h->encrypt)
+		return kvt_fail(e, KVT_INVALID, "%s wants its bytes encrypted, without TLS",
+				h->node);
+	if ((c->dialled || c->ssl) && h->data_key.len != want)
+		return kvt_fail(e, KVT_INVALID, "%s: its hello has a key of %zu bytes, not %zu",
+				h->node, h->data_key.len, want);
+	return KVT_OK;
+}
+
+/* By its certificate it may be somebody else. */
+static enum kvt_status check_proof(const struct peer_conn *c, const Kvt__Peer__Hello *h,
+				   struct kvt_err *e)
+{
+	return c->ssl ? trust_check_node(c->ssl, h->node, e) : KVT_OK;
 }
 
 static enum kvt_status check_cluster(const struct peer_conn *c, const Kvt__Peer__Hello *h,
@@ -141,8 +164,8 @@ static enum kvt_status check_expected(const struct peer_conn *c, const Kvt__Peer
 typedef enum kvt_status check_fn(const struct peer_conn *c, const Kvt__Peer__Hello *h,
 				 struct kvt_err *e);
 
-static check_fn *const checks[] = { check_version, check_fields, check_cluster, check_own,
-				    check_expected };
+static check_fn *const checks[] = { check_version, check_fields, check_proof,	check_key,
+				    check_cluster, check_own,	 check_expected };
 
 static void hello_keep(struct peer_conn *c, const Kvt__Peer__Hello *h)
 {
@@ -154,10 +177,11 @@ static void hello_keep(struct peer_conn *c, const Kvt__Peer__Hello *h)
 	memcpy(t->epoch, h->epoch.data, sizeof(t->epoch));
 	t->streams = h->streams;
 	t->draining = h->draining;
-	if (c->dialled) {
+	t->encrypt = h->encrypt;
+	if (c->dialled)
 		c->conn_id = h->connection;
+	if (c->dialled && !c->ssl)
 		memcpy(c->data_key, h->data_key.data, sizeof(c->data_key));
-	}
 }
 
 void hello_receive(struct peer_conn *c, const Kvt__Peer__Frame *f)
@@ -187,7 +211,8 @@ static int make_secrets(struct peer_conn *c)
 
 	do {
 		if (getrandom(&c->conn_id, sizeof(c->conn_id), 0) != sizeof(c->conn_id) ||
-		    getrandom(c->data_key, sizeof(c->data_key), 0) != sizeof(c->data_key))
+		    (!c->ssl &&
+		     getrandom(c->data_key, sizeof(c->data_key), 0) != sizeof(c->data_key)))
 			return -1;
 		taken = peer_by_conn(c->ps->d, c->conn_id, false);
 	} while (!c->conn_id || taken);
@@ -233,8 +258,8 @@ static void conn_up(struct peer_conn *c)
 	if (conn_keep_alive(c))
 		conn_end(c, true, KVT_NO_MEMORY, "no memory for the keep-alive of %s",
 			 c->theirs.node);
-	log_limited(&ps->log_peers, LOG_INFO_, "peer %s: up, %s %s", c->theirs.node,
-		    c->dialled ? "dialled at" : "came from", c->far_text);
+	log_limited(&ps->log_peers, LOG_INFO_, "peer %s: up, %s %s, proof: %s", c->theirs.node,
+		    c->dialled ? "dialled at" : "came from", c->far_text, c->identity);
 	peer_up(c->peer);
 	dials_peer_up(ps, c->peer);
 	hello_dial_over(ps);

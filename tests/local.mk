@@ -119,7 +119,8 @@ check_PROGRAMS += tests/unit/test_tls
 tests_unit_test_tls_SOURCES = tests/unit/test_tls.c $(trust_fixture)
 tests_unit_test_tls_LDADD = $(unit_daemon)
 
-peer_fixture = tests/unit/peer_fixture.c tests/unit/peer_fixture.h
+peer_fixture = tests/unit/peer_fixture.c tests/unit/peer_fixture.h \
+	tests/unit/peer_worlds.c tests/unit/peer_worlds.h
 peer_strangers = $(peer_fixture) tests/unit/peer_strangers.c tests/unit/peer_strangers.h
 
 check_PROGRAMS += tests/unit/test_peer

@@ -3,6 +3,8 @@
 #include "peer_fixture.h"
 
 #include <dirent.h>
+#include <openssl/crypto.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -153,6 +155,9 @@ void fixture_setup(void)
 	if (!debug)
 		event_enable_debug_mode();
 	debug = true;
+	signal(SIGPIPE, SIG_IGN);
+	OPENSSL_init_crypto(0, NULL);
+	worlds_setup();
 	fds_at_start = open_fds();
 	base = event_base_new();
 	ticker = event_new(base, -1, EV_PERSIST, on_ticker, NULL);
@@ -167,6 +172,43 @@ void fixture_teardown(void)
 	event_free(ticker);
 	event_base_free(base);
 	ck_assert_uint_eq(open_fds(), fds_at_start);
+	worlds_teardown();
+}
+
+static void enter_clear(void)
+{
+	world = WORLD_CLEAR;
+}
+
+static void enter_key(void)
+{
+	world = WORLD_KEY;
+}
+
+static void enter_cert(void)
+{
+	world = WORLD_CERT;
+}
+
+void worlds_case(Suite *suite, const char *name, unsigned in, void (*setup)(void),
+		 void (*teardown)(void), case_fn *add, const void *arg)
+{
+	static void (*const enter[WORLDS])(void) = { enter_clear, enter_key, enter_cert };
+	char *text;
+	TCase *tc;
+
+	for (int w = 0; w < WORLDS; w++) {
+		if (!(in & 1u << w))
+			continue;
+		if (asprintf(&text, "%s-%s", name, world_names[w]) < 0)
+			abort();
+		tc = tcase_create(text); /* which keeps the text */
+		tcase_add_checked_fixture(tc, enter[w], NULL);
+		tcase_add_checked_fixture(tc, setup, teardown);
+		tcase_set_timeout(tc, 60);
+		suite_add_tcase(suite, tc);
+		add(tc, arg);
+	}
 }
 
 void run_once(void)
@@ -197,7 +239,7 @@ struct node *node_new(const char *name)
 	ck_assert_ptr_nonnull(n);
 	ck_assert_msg(conf_load(NULL, &n->d.conf, &e) == KVT_OK, "%s", e.text);
 	set_text(&n->d.conf->node, name);
-	n->d.conf->insecure_loopback = true;
+	world_conf(n->d.conf, world, name);
 	n->d.base = base;
 	n->d.pidfd = -1;
 	for (int i = 0; i < NET_COUNT; i++)
@@ -208,12 +250,20 @@ struct node *node_new(const char *name)
 	snprintf(n->name, sizeof(n->name), "%s", name);
 	evutil_secure_rng_get_bytes(n->d.epoch, sizeof(n->d.epoch));
 	ck_assert_int_eq(loop_init(&n->d), 0);
-	ck_assert_int_eq(worker_init(&n->d, 1), 0);
+	ck_assert_int_eq(worker_init(&n->d, 2), 0);
+	node_trust(n);
 	ck_assert_int_eq(peers_init(&n->d, &e), KVT_OK);
 	while (nodes[slot])
 		ck_assert_int_lt(++slot, NODES_MAX);
 	nodes[slot] = n;
 	return n;
+}
+
+void node_trust(struct node *n)
+{
+	struct kvt_err e = { 0 };
+
+	ck_assert_msg(trust_apply(&n->d, &e) == KVT_OK, "%s", e.text);
 }
 
 void node_listen(struct node *n, const char *address)
@@ -243,6 +293,7 @@ void node_end(struct node *n)
 	node_settle(n);
 	worker_done(&n->d);
 	loop_done(&n->d);
+	trust_put(n->d.trust);
 	ck_assert_uint_eq(node_peers(n), 0);
 	conf_free(n->d.conf);
 	free(n);

@@ -7,8 +7,10 @@
 #define KVT_TESTS_UNIT_PEER_FIXTURE_H
 
 #include "kvtd.h"
+#include "main.h"
 #include "peer.h"
 #include "peer_conn.h"
+#include "peer_worlds.h"
 
 #define NODE_FRAMES    4096
 #define NODE_UNSETTLED 128
@@ -49,9 +51,18 @@ extern struct event_base *base;
 
 void fixture_setup(void);
 void fixture_teardown(void); /* ends all nodes */
+/* Adds a test case to each world in `in`, bits: setup is fixture_setup or begins with it. */
+#define IN_CLEAR     (1u << WORLD_CLEAR)
+#define IN_TLS	     (1u << WORLD_KEY | 1u << WORLD_CERT)
+#define IN_ALL	     (IN_CLEAR | IN_TLS)
+#define IN_CLEAR_KEY (1u << WORLD_CLEAR | 1u << WORLD_KEY)
+typedef void case_fn(TCase *tc, const void *arg);
+void worlds_case(Suite *suite, const char *name, unsigned in, void (*setup)(void),
+		 void (*teardown)(void), case_fn *add, const void *arg);
 
-/* Not listening yet: its conf may be changed. */
+/* Not listening yet: its conf may be changed. Of the world that is now. */
 struct node *node_new(const char *name);
+void node_trust(struct node *n); /* what its conf says now */
 void node_listen(struct node *n, const char *address);
 struct node *node_up(const char *name); /* both, on 127.0.0.1:0 */
 void node_end(struct node *n);

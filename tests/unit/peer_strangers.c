@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,13 +16,16 @@
 struct node *a;
 struct stranger s1, s2, s3;
 Kvt__Peer__Hello hello;
+const char *stranger_name = "node-b";
 static int stranger_fds[STRANGERS_MAX]; /* 0: none */
+static SSL *stranger_ssls[STRANGERS_MAX];
 
 static void stranger_is(struct stranger *s, int fd)
 {
-	int slot = 0;
+	int slot = 0, one = 1;
 
 	ck_assert_int_gt(fd, 0);
+	setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one));
 	s->fd = fd;
 	while (stranger_fds[slot])
 		ck_assert_int_lt(++slot, STRANGERS_MAX);
@@ -70,9 +74,69 @@ void stranger_accept(struct stranger *s, struct stranger *listener)
 	stranger_is(s, fd);
 }
 
+static SSL *stranger_ssl(bool dialler)
+{
+	struct kvt_err e = { 0 };
+	struct trust *t = NULL;
+	struct conf *conf;
+	SSL *ssl;
+
+	ck_assert_int_eq(conf_load(NULL, &conf, &e), KVT_OK);
+	world_conf(conf, world, stranger_name);
+	ck_assert_msg(trust_load(conf, stranger_name, &t, &e) == KVT_OK, "%s", e.text);
+	ssl = trust_ssl(t, dialler, dialler ? a->name : NULL);
+	ck_assert_ptr_nonnull(ssl);
+	trust_put(t);
+	conf_free(conf);
+	return ssl;
+}
+
+void stranger_secure(struct stranger *s, bool dialler)
+{
+	int rc, why = SSL_ERROR_NONE, slot = 0;
+
+	if (world == WORLD_CLEAR)
+		return;
+	s->ssl = stranger_ssl(dialler);
+	while (stranger_fds[slot] != s->fd)
+		slot++;
+	stranger_ssls[slot] = s->ssl;
+	ck_assert_int_eq(SSL_set_fd(s->ssl, s->fd), 1);
+	if (dialler)
+		SSL_set_connect_state(s->ssl);
+	else
+		SSL_set_accept_state(s->ssl);
+	run_until((rc = SSL_do_handshake(s->ssl)) == 1 ||
+		  ((why = SSL_get_error(s->ssl, rc)) != SSL_ERROR_WANT_READ &&
+		   why != SSL_ERROR_WANT_WRITE));
+	ck_assert_int_eq(rc, 1);
+}
+
+void stranger_is_dialled(struct stranger *s)
+{
+	char preamble[PREAMBLE_BYTES];
+	size_t have = 0;
+	ssize_t n;
+
+	while (have < sizeof(preamble)) {
+		run_until((n = recv(s->fd, preamble + have, sizeof(preamble) - have, 0)) >= 0);
+		ck_assert_int_gt(n, 0);
+		have += (size_t)n;
+	}
+	ck_assert(!memcmp(preamble, PREAMBLE_CTRL, PREAMBLE_BYTES));
+	stranger_secure(s, false);
+}
+
+bool stranger_try(struct stranger *s, const void *bytes, size_t n)
+{
+	if (s->ssl)
+		return SSL_write(s->ssl, bytes, (int)n) == (int)n;
+	return send(s->fd, bytes, n, MSG_NOSIGNAL) == (ssize_t)n;
+}
+
 void stranger_send(struct stranger *s, const void *bytes, size_t n)
 {
-	ck_assert_int_eq(send(s->fd, bytes, n, MSG_NOSIGNAL), (ssize_t)n);
+	ck_assert(stranger_try(s, bytes, n));
 }
 
 void stranger_frame(struct stranger *s, Kvt__Peer__Frame *f)
@@ -108,7 +172,7 @@ void good_hello(Kvt__Peer__Hello *h, const char *name, const struct node *n, uin
 	h->version = "9.9";
 	h->connection = 77;
 	h->data_key.data = key;
-	h->data_key.len = sizeof(key);
+	h->data_key.len = world == WORLD_CLEAR ? sizeof(key) : 0;
 }
 
 void stranger_hello(struct stranger *s, Kvt__Peer__Hello *h)
@@ -125,8 +189,12 @@ static void stranger_read(struct stranger *s)
 	ssize_t n;
 
 	while (!s->ended && s->got < sizeof(s->in)) {
-		n = recv(s->fd, s->in + s->got, sizeof(s->in) - s->got, 0);
-		if (n < 0 && errno == EAGAIN)
+		if (s->ssl)
+			n = SSL_read(s->ssl, s->in + s->got, (int)(sizeof(s->in) - s->got));
+		else
+			n = recv(s->fd, s->in + s->got, sizeof(s->in) - s->got, 0);
+		if (n < 0 && (s->ssl ? SSL_get_error(s->ssl, (int)n) == SSL_ERROR_WANT_READ
+				     : errno == EAGAIN))
 			return;
 		if (n <= 0)
 			s->ended = true;
@@ -187,10 +255,15 @@ void stranger_expect_bye(struct stranger *s, enum kvt_status status, const char 
 
 void stranger_close(struct stranger *s)
 {
-	for (int i = 0; i < STRANGERS_MAX; i++)
-		if (stranger_fds[i] == s->fd)
-			stranger_fds[i] = 0;
+	for (int i = 0; i < STRANGERS_MAX; i++) {
+		if (stranger_fds[i] != s->fd)
+			continue;
+		stranger_fds[i] = 0;
+		SSL_free(stranger_ssls[i]);
+		stranger_ssls[i] = NULL;
+	}
 	close(s->fd);
+	s->ssl = NULL;
 	s->fd = -1;
 }
 
@@ -202,29 +275,44 @@ void strangers_setup(void)
 
 void strangers_teardown(void)
 {
-	for (int i = 0; i < STRANGERS_MAX; i++)
+	for (int i = 0; i < STRANGERS_MAX; i++) {
+		SSL_free(stranger_ssls[i]);
 		if (stranger_fds[i])
 			close(stranger_fds[i]);
+	}
 	memset(stranger_fds, 0, sizeof(stranger_fds));
+	memset(stranger_ssls, 0, sizeof(stranger_ssls));
 	fixture_teardown();
 }
 
-TCase *strangers_case(Suite *suite, const char *name, const TTest *const *tests)
-{
-	TCase *tc = tcase_create(name);
+struct add {
+	const TTest *const *tests;
+	const struct strangers_loop *loops;
+};
 
-	tcase_add_checked_fixture(tc, strangers_setup, strangers_teardown);
-	tcase_set_timeout(tc, 60);
-	suite_add_tcase(suite, tc);
-	for (; *tests; tests++)
-		tcase_add_test(tc, *tests);
-	return tc;
+static void add_tests(TCase *tc, const void *arg)
+{
+	const struct add *add = arg;
+
+	for (const TTest *const *t = add->tests; *t; t++)
+		tcase_add_test(tc, *t);
+	for (const struct strangers_loop *l = add->loops; l && l->test; l++)
+		tcase_add_loop_test(tc, l->test, 0, l->n);
+}
+
+void strangers_case(Suite *suite, const char *name, unsigned in, const TTest *const *tests,
+		    const struct strangers_loop *loops)
+{
+	const struct add add = { tests, loops };
+
+	worlds_case(suite, name, in, strangers_setup, strangers_teardown, add_tests, &add);
 }
 
 void stranger_preamble(struct stranger *who)
 {
 	stranger_connect(who, a);
 	stranger_send(who, PREAMBLE_CTRL, PREAMBLE_BYTES);
+	stranger_secure(who, true);
 }
 
 /* Proven, as `name`, and up at a. */

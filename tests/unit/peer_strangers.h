@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * Strangers: plain sockets that speak the peer protocol by hand, or do not, to one daemon.
+ * Strangers: sockets that speak the peer protocol by hand, or do not, to one daemon. In the worlds
+ * of TLS they have its key, or a certificate as stranger_name.
  */
 #ifndef KVT_TESTS_UNIT_PEER_STRANGERS_H
 #define KVT_TESTS_UNIT_PEER_STRANGERS_H
@@ -10,6 +11,7 @@
 
 struct stranger {
 	int fd;
+	SSL *ssl; /* once it is secured */
 	uint8_t in[65536];
 	size_t got;
 	bool ended;
@@ -20,16 +22,26 @@ struct stranger {
 extern struct node *a;
 extern struct stranger s1, s2, s3;
 extern Kvt__Peer__Hello hello;
+extern const char *stranger_name; /* of the next one's certificate */
 
 void strangers_setup(void);
 void strangers_teardown(void); /* closes all strangers, ends all nodes, looks at the fds */
-/* Adds a test case with these tests, NULL at the end. */
-TCase *strangers_case(Suite *suite, const char *name, const TTest *const *tests);
+/* Adds test cases with these tests, NULL at the end; loop: one of them, n times. */
+struct strangers_loop {
+	const TTest *test;
+	int n;
+};
+void strangers_case(Suite *suite, const char *name, unsigned in, const TTest *const *tests,
+		    const struct strangers_loop *loops);
 
 void stranger_connect(struct stranger *s, const struct node *n);
 void stranger_listen(struct stranger *s, uint16_t *port); /* fd listens */
 void stranger_accept(struct stranger *s, struct stranger *listener);
+/* The preamble, not a byte more, and the handshake of the side that accepts. */
+void stranger_is_dialled(struct stranger *s);
+void stranger_secure(struct stranger *s, bool dialler); /* does nothing in the clear */
 void stranger_send(struct stranger *s, const void *bytes, size_t n);
+bool stranger_try(struct stranger *s, const void *bytes, size_t n);
 void stranger_frame(struct stranger *s, Kvt__Peer__Frame *f); /* seq is filled in if 0 */
 void stranger_hello(struct stranger *s, Kvt__Peer__Hello *h);
 /* A good Hello for n; strings and bytes borrowed. epoch: every byte of it. */

@@ -70,7 +70,7 @@ START_TEST(too_many_data)
 		run_until(a->n_data == i);
 	}
 	ck_assert_uint_eq(a->d.peers->n_newcomers, NEWCOMERS_SOURCE);
-	stranger_preamble(&s2);
+	stranger_connect(&s2, a);
 	run_until(stranger_ended(&s2));
 	ck_assert_uint_eq(a->d.peers->n_newcomers, NEWCOMERS_SOURCE);
 	node_settle(a);
@@ -96,7 +96,7 @@ START_TEST(too_slow)
 		static const uint8_t bytes[64] = { 0, 0, 1, 0 };
 
 		if (sent < (now_ms() - began) / 100 && sent < sizeof(bytes))
-			send(s2.fd, bytes + sent++, 1, MSG_NOSIGNAL);
+			stranger_try(&s2, bytes + sent++, 1);
 		run_once();
 		ck_assert_uint_lt(now_ms() - began, 10000);
 	}
@@ -274,7 +274,8 @@ START_TEST(accepted)
 	ck_assert_str_eq(f->hello->expect_node, "");
 	ck_assert_str_eq(f->hello->cluster, "default");
 	ck_assert_str_eq(f->hello->addresses[0], a->d.advertise[0]);
-	ck_assert_uint_eq(f->hello->data_key.len, PEER_KEY_BYTES);
+	ck_assert_uint_eq(f->hello->data_key.len, world == WORLD_CLEAR ? PEER_KEY_BYTES : 0);
+	ck_assert(f->hello->encrypt == (world != WORLD_CLEAR));
 	ck_assert(!memcmp(f->hello->epoch.data, a->d.epoch, KVT_EPOCH_BYTES));
 	ck_assert_uint_eq(f->hello->connection, a->last_up->conn_id);
 	kvt__peer__frame__free_unpacked(f, NULL);
@@ -508,14 +509,16 @@ Suite *test_suite(void)
 	const TTest *peers[] = { garbled_frame, empty_frame, big_frame,	    seq_gap, second_hello,
 				 refused_frame, later_frame, does_not_read, cut,     NULL };
 	const TTest *silence[] = { silent_peer, answering_peer, NULL };
-	TCase *tc;
+	const struct strangers_loop preambles[] = { { no_preamble, COUNT(garbage) }, { NULL, 0 } };
+	const struct strangers_loop bads[] = { { bad_hello, COUNT(bad_hellos) }, { NULL, 0 } };
+	const struct strangers_loop ends[] = { { bye, COUNT(byes) }, { NULL, 0 } };
+	const TTest *none[] = { NULL };
 
-	tc = strangers_case(suite, "preamble", early);
-	tcase_add_loop_test(tc, no_preamble, 0, COUNT(garbage));
-	tc = strangers_case(suite, "hello", hellos);
-	tcase_add_loop_test(tc, bad_hello, 0, COUNT(bad_hellos));
-	tc = strangers_case(suite, "peers", peers);
-	tcase_add_loop_test(tc, bye, 0, COUNT(byes));
-	strangers_case(suite, "silence", silence);
+	strangers_case(suite, "preamble", IN_ALL, early, preambles);
+	strangers_case(suite, "hello", IN_ALL, hellos, NULL);
+	/* a certificate says who it is before the Hello does */
+	strangers_case(suite, "bad-hello", IN_CLEAR_KEY, none, bads);
+	strangers_case(suite, "peers", IN_ALL, peers, ends);
+	strangers_case(suite, "silence", IN_ALL, silence, NULL);
 	return suite;
 }

@@ -133,10 +133,8 @@ static void dial_stranger(struct ask *w, struct stranger *got)
 	memset(tok.epoch, 1, sizeof(tok.epoch));
 	ask(a, w, &tok);
 	stranger_accept(got, &s3);
-	run_until(stranger_ended(got) || got->got > PREAMBLE_BYTES);
-	ck_assert(!memcmp(got->in, PREAMBLE_CTRL, PREAMBLE_BYTES));
-	memmove(got->in, got->in + PREAMBLE_BYTES, got->got - PREAMBLE_BYTES);
-	got->got -= PREAMBLE_BYTES;
+	stranger_is_dialled(got);
+	run_until(stranger_ended(got) || got->got);
 }
 
 START_TEST(dialled_silence)
@@ -181,6 +179,35 @@ START_TEST(dialled_no_key)
 	run_until(want.answers);
 	ck_assert_int_eq(want.err.status, KVT_INVALID);
 	ck_assert_uint_eq(a->n_up, 0);
+}
+END_TEST
+
+/* Over TLS both know the key: who sends one is up to something. */
+START_TEST(dialled_a_key)
+{
+	dial_stranger(&want, &s1);
+	good_hello(&hello, "node-b", a, 1);
+	hello.data_key.len = PEER_KEY_BYTES;
+	stranger_hello(&s1, &hello);
+	run_until(want.answers);
+	ck_assert_int_eq(want.err.status, KVT_INVALID);
+	ck_assert_uint_eq(a->n_up, 0);
+	stranger_preamble(&s2);
+	stranger_hello(&s2, &hello);
+	stranger_expect_bye(&s2, KVT_INVALID, "node-b: its hello has a key of 32 bytes, not 0");
+	expect_no_peer();
+}
+END_TEST
+
+START_TEST(dialled_encrypt)
+{
+	dial_stranger(&want, &s1);
+	good_hello(&hello, "node-b", a, 1);
+	hello.encrypt = true;
+	stranger_hello(&s1, &hello);
+	run_until(want.answers);
+	ck_assert_int_eq(want.err.status, KVT_INVALID);
+	ck_assert_msg(strstr(want.err.text, "without TLS") != NULL, "%s", want.err.text);
 }
 END_TEST
 
@@ -307,15 +334,20 @@ Suite *test_suite(void)
 {
 	Suite *suite = suite_create("peer_twice");
 	const TTest *twice[] = { old_pong, gone_while_challenged, gone_at_once, doubt, NULL };
-	const TTest *dialled[] = { dialled_hello,	 dialled_silence, dialled_other,
-				   dialled_http,	 held_then_taken, held_then_dropped,
-				   held_then_not_wanted, many_addresses,  NULL };
-	TCase *tc;
+	const TTest *dialled[] = { dialled_hello,     dialled_silence,	    held_then_taken,
+				   held_then_dropped, held_then_not_wanted, NULL };
+	const TTest *named[] = { dialled_other, NULL };
+	const TTest *clear[] = { dialled_http, dialled_encrypt, many_addresses, NULL };
+	const TTest *tls[] = { dialled_a_key, NULL };
+	const struct strangers_loop twices[] = { { replaces_the_dead, 2 },
+						 { keeps_the_living, 2 },
+						 { NULL, 0 } };
+	const struct strangers_loop no_keys[] = { { dialled_no_key, 2 }, { NULL, 0 } };
 
-	tc = strangers_case(suite, "twice", twice);
-	tcase_add_loop_test(tc, replaces_the_dead, 0, 2);
-	tcase_add_loop_test(tc, keeps_the_living, 0, 2);
-	tc = strangers_case(suite, "dialled", dialled);
-	tcase_add_loop_test(tc, dialled_no_key, 0, 2);
+	strangers_case(suite, "twice", IN_ALL, twice, twices);
+	strangers_case(suite, "dialled", IN_ALL, dialled, NULL);
+	strangers_case(suite, "dialled-other", IN_CLEAR_KEY, named, NULL);
+	strangers_case(suite, "dialled-odd", IN_CLEAR, clear, no_keys);
+	strangers_case(suite, "dialled-key", IN_TLS, tls, NULL);
 	return suite;
 }

@@ -52,9 +52,9 @@ static const struct row reasons[] = {
 	  "it does not accept our certificate: who signed it is not in its trust { ca }, or it has "
 	  "trust { key }" },
 	{ SSL_R_SSLV3_ALERT_BAD_CERTIFICATE, TRUST_CERT, DIALLER,
-	  "it does not allow our certificate, which is for {ours}: see its trust { allow }" },
+	  "it refuses our certificate, which is for {ours}: see its trust { allow }, and its clock" },
 	{ SSL_R_SSLV3_ALERT_BAD_CERTIFICATE, TRUST_CERT, ACCEPTOR,
-	  "it dialled another node or does not allow our certificate, which is for {ours}" },
+	  "it dialled another node, or refuses our certificate, which is for {ours}" },
 	{ SSL_R_SSLV3_ALERT_CERTIFICATE_EXPIRED, TRUST_CERT, ANY,
 	  "it says that our certificate is not valid now: ours ends on {until}" },
 	{ SSL_R_SSLV3_ALERT_UNSUPPORTED_CERTIFICATE, TRUST_CERT, ANY,

@@ -115,6 +115,14 @@ tests_unit_test_addr_LDADD = $(unit_daemon)
 
 trust_fixture = tests/unit/trust_fixture.c tests/unit/trust_fixture.h
 
+check_PROGRAMS += tests/unit/test_trust
+tests_unit_test_trust_SOURCES = tests/unit/test_trust.c $(trust_fixture)
+tests_unit_test_trust_LDADD = $(unit_daemon)
+
+check_PROGRAMS += tests/unit/test_tls_cert
+tests_unit_test_tls_cert_SOURCES = tests/unit/test_tls_cert.c $(trust_fixture)
+tests_unit_test_tls_cert_LDADD = $(unit_daemon)
+
 check_PROGRAMS += tests/unit/test_tls
 tests_unit_test_tls_SOURCES = tests/unit/test_tls.c $(trust_fixture)
 tests_unit_test_tls_LDADD = $(unit_daemon)

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * grant_impl.h - what grant.c, grant_req.c, gopen.c and service.c share, and nobody else
+ * grant_impl.h - what grant.c, grant_req.c, gopen.c and service*.c share, and nobody else
  */
 #ifndef KVTD_GRANT_IMPL_H
 #define KVTD_GRANT_IMPL_H
@@ -181,9 +181,18 @@ void gopen_revoke(struct gopen *o,
 /* service.c */
 extern const struct sm service_sm;
 void service_event(struct service *s, enum service_event ev);
+void service_stop(struct service *s, const struct kvt_err *why, bool silent);
+void service_turn(struct service *s);	       /* MOVED: commit it if it is its turn */
+bool service_is_last(const struct service *s); /* its commit ends the open */
+
+/* service_start.c */
 /* WAITING: admits it if all is there. m is its start, or NULL for the one that it keeps. */
 void service_try(struct service *s, const Kvt__Peer__XferStart *m);
-void service_stop(struct service *s, const struct kvt_err *why, bool silent);
-void service_turn(struct service *s); /* MOVED: commit it if it is its turn */
+void service_drop_start(struct service *s); /* the one that it keeps, if it does */
+
+/* service_frames.c */
+void service_send_go(struct service *s);
+void service_send_ok(struct service *s);
+void service_send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e);
 
 #endif

@@ -6,6 +6,7 @@ kvtd_files += daemon/alloc.h daemon/sm.c daemon/sm.h daemon/blocks.c daemon/bloc
 kvtd_files += daemon/grant.c daemon/grant.h daemon/grant.tbl daemon/grant_impl.h
 kvtd_files += daemon/grant_event.c daemon/grant_req.c daemon/gopen.c
 kvtd_files += daemon/service.c daemon/service.tbl
+kvtd_files += daemon/service_frames.c daemon/service_start.c
 kvtd_files += daemon/transfer.c daemon/transfer.h daemon/transfer.tbl daemon/transfer_impl.h
 kvtd_files += daemon/transfer_frames.c daemon/transfer_req.c daemon/hold.c daemon/token_status.c
 kvtd_files += daemon/path.c daemon/path.h daemon/peer_msg.c

@@ -56,7 +56,7 @@ struct peer {
 	uint64_t last_handle;	  /* for opens, transfers and queries of ours */
 	uint64_t n_services;
 	uint64_t landing;	   /* of them, over: sent, and not known to be in place */
-	uint64_t waiting_bytes;	   /* of services that wait: service.c's */
+	uint64_t waiting_bytes;	   /* of services that wait: service_start.c's */
 	uint64_t n_opens, n_xfers; /* in both directions of opens; for the list of peers */
 	uint32_t jobs;		   /* live on it, of both: transports keep the peer until 0 */
 

@@ -1,6 +1,6 @@
 # examples/: what a reader copies from. Written against kvt.h and libkvt.so alone.
 
-noinst_PROGRAMS += examples/hello examples/prefill examples/decode examples/scheduler
+noinst_PROGRAMS += examples/hello examples/carry examples/prefill examples/decode examples/scheduler
 
 examples_prefill_SOURCES = examples/prefill.c examples/cache_pattern.h
 examples_prefill_CPPFLAGS = -I$(top_srcdir)/client $(KVT_CPPFLAGS)
@@ -17,3 +17,7 @@ examples_scheduler_LDADD = libkvt.la
 examples_hello_SOURCES = examples/hello.c
 examples_hello_CPPFLAGS = -I$(top_srcdir)/client $(KVT_CPPFLAGS)
 examples_hello_LDADD = libkvt.la
+
+examples_carry_SOURCES = examples/carry.c
+examples_carry_CPPFLAGS = -I$(top_srcdir)/client $(KVT_CPPFLAGS)
+examples_carry_LDADD = libkvt.la

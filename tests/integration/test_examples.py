@@ -2,6 +2,8 @@
 """examples/: requests go on when a daemon is killed and started again under them."""
 import os
 import pathlib
+import random
+import re
 import secrets
 import signal
 import subprocess
@@ -149,3 +151,40 @@ def test_drop(workers):
         worker.say(name, secrets.token_hex(16), 7)
         worker.say("drop")
         assert worker.hear("failed ").startswith("14 ")
+
+
+# ---------------------------------------------------------------- carry
+
+def give(daemon, file):
+    p = subprocess.Popen([BUILD / "examples/carry", "give", file, daemon.client_socket],
+                         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, text=True)
+    return p, p.stdout.readline().strip()
+
+
+def take(daemon, token, file):
+    return subprocess.run([BUILD / "examples/carry", "take", token, file, daemon.client_socket],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                          timeout=60 * SLOW)
+
+
+@pytest.mark.parametrize("size", [0, 1, 65536, 3000001])
+@pytest.mark.parametrize("path", ["local", "tcp"])
+def test_carry(nodes, tmp_path, path, size):
+    (tmp_path / "from").write_bytes(random.Random(size).randbytes(size))
+    p, token = give(nodes[0], tmp_path / "from")
+    with p:
+        to = nodes[path == "tcp"]
+        r = take(to, token, tmp_path / "to")
+        assert r.returncode == 0, r.stderr
+        assert re.fullmatch(rf"{tmp_path}/to: {size} bytes in \d+\.\d+ s over {path}\n", r.stdout)
+        assert (tmp_path / "to").read_bytes() == (tmp_path / "from").read_bytes()
+        assert p.communicate(timeout=20 * SLOW)[0] == "taken\n" and p.returncode == 0
+    r = take(to, token, tmp_path / "again")
+    assert r.returncode == 1 and re.match(r"carry: claim: (NOT_FOUND|CLIENT_DIED): ", r.stderr)
+    assert not (tmp_path / "again").exists()
+
+
+def test_carry_usage(tmp_path):
+    for args in [], ["give"], ["take", "x"], ["frob", "x"], ["give", "a", "b", "c"]:
+        r = subprocess.run([BUILD / "examples/carry", *args], capture_output=True, text=True)
+        assert r.returncode == 2 and "usage: carry give FILE" in r.stderr

@@ -8,6 +8,7 @@ import subprocess
 
 import pytest
 
+from netns import why_not
 from wire import SLOW
 
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
@@ -52,10 +53,30 @@ def test_demo(tmp_path, args):
     assert_clean(tmp_path)
 
 
+def test_two_hosts(tmp_path):
+    if os.geteuid() != 0 or why_not():
+        pytest.skip(why_not() or "scripts/demo --two-hosts needs root")
+    with start(tmp_path, "--tokens", "200", "--two-hosts") as p:
+        out, _ = p.communicate(timeout=60 * SLOW)
+    assert p.returncode == 0, out
+    assert "node-a at 10.77.0.1:7588, node-b at 10.77.0.2:7588" in out
+    assert "bytes are right" in out and "prefill: DONE" in out and "decode: DONE" in out
+    key, = re.findall(r"^.*/cluster.key: key ([0-9a-f]{16})$", out, re.M)
+    assert out.count(f"  trust       key {key}\n") == 2
+    rows = re.findall(r"^(node-.) up +(\S+):\d+ +(key \S+) +(\S+)$", out, re.M)
+    assert [r[:3] for r in rows] == [("node-b", "10.77.0.2", f"key {key}"),
+                                     ("node-a", "10.77.0.1", f"key {key}")], out
+    assert {r[3] for r in rows} <= {"tls", "ktls"}
+    assert_clean(tmp_path)
+
+
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP],
                          ids=lambda s: s.name)
-def test_interrupted(tmp_path, sig):
-    with start(tmp_path, "--tokens", "4096") as p:
+@pytest.mark.parametrize("args", [[], ["--two-hosts"]], ids=["", "two hosts"])
+def test_interrupted(tmp_path, sig, args):
+    if args and (os.geteuid() != 0 or why_not()):
+        pytest.skip(why_not() or "scripts/demo --two-hosts needs root")
+    with start(tmp_path, "--tokens", "4096", *args) as p:
         while not p.stdout.readline().startswith("decode pulls from prefill"):
             assert p.poll() is None
         assert processes_of(tmp_path)
@@ -73,7 +94,8 @@ def test_more_than_the_machine_has(tmp_path):
 
 
 @pytest.mark.parametrize("args", [["--frob"], ["--tokens"], ["--tokens", "0"], ["--tokens", "x"],
-                                  ["--build", "/nonexistent"]], ids=" ".join)
+                                  ["--build", "/nonexistent"],
+                                  ["--same-node", "--two-hosts"]], ids=" ".join)
 def test_usage(tmp_path, args):
     with start(tmp_path, *args) as p:
         out, _ = p.communicate(timeout=30)

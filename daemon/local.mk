@@ -41,6 +41,7 @@ kvtd_files += daemon/net/tcp_peer.c daemon/net/tcp_recv.c daemon/net/tcp_send.c
 kvtd_files += daemon/net/thread.c daemon/net/thread.h
 kvtd_files += daemon/obj.c daemon/obj.h
 kvtd_files += daemon/peer.c daemon/peer.h
+kvtd_files += daemon/peer_alive.c
 kvtd_files += daemon/peer_conn.c daemon/peer_conn.h
 kvtd_files += daemon/peer_dial.c
 kvtd_files += daemon/peer_hello.c

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * peer_conn.c - one control connection: frames in and out, keep-alive, its end
+ * peer_conn.c - one control connection: frames in and out, its end
  *
  * A frame is a 32-bit big-endian length and that many bytes. They go through a bufferevent, in the
  * clear or over TLS; how a connection comes to have one is peer_start.c's business, and who the
@@ -20,7 +20,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <time.h>
 #include <unistd.h>
 #include "tls.h"
 
@@ -32,14 +31,6 @@ static void on_event(struct bufferevent *bev, short what, void *arg);
 const char *conn_name(const struct peer_conn *c)
 {
 	return c->theirs.node[0] ? c->theirs.node : c->far_text;
-}
-
-static uint64_t clock_ns(clockid_t id)
-{
-	struct timespec ts;
-
-	clock_gettime(id, &ts);
-	return (uint64_t)ts.tv_sec * 1000000000 + (uint64_t)ts.tv_nsec;
 }
 
 /* ---------------------------------------------------------------- out */
@@ -131,20 +122,6 @@ static void send_bye(struct peer_conn *c, const struct kvt_err *e)
 	f.seq = c->seq_out + 1;
 	len = kvt__peer__frame__get_packed_size(&f);
 	conn_pack(c, &f, len);
-}
-
-int conn_ping(struct peer_conn *c, uint64_t *stamp)
-{
-	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
-	Kvt__Peer__Ping ping = KVT__PEER__PING__INIT;
-
-	ping.stamp_ns = clock_ns(CLOCK_MONOTONIC);
-	ping.boottime_ns = clock_ns(CLOCK_BOOTTIME);
-	f.body_case = KVT__PEER__FRAME__BODY_PING;
-	f.ping = &ping;
-	if (stamp)
-		*stamp = ping.stamp_ns;
-	return conn_send(c, &f);
 }
 
 /* ---------------------------------------------------------------- the end */
@@ -293,27 +270,6 @@ static void end_run(struct loop_call *call)
 
 /* ---------------------------------------------------------------- in */
 
-static void on_ping(struct peer_conn *c, const Kvt__Peer__Ping *ping)
-{
-	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
-	Kvt__Peer__Pong pong = KVT__PEER__PONG__INIT;
-
-	pong.stamp_ns = ping->stamp_ns;
-	pong.boottime_ns = clock_ns(CLOCK_BOOTTIME);
-	f.body_case = KVT__PEER__FRAME__BODY_PONG;
-	f.pong = &pong;
-	conn_send(c, &f);
-}
-
-static void on_pong(struct peer_conn *c, const Kvt__Peer__Pong *pong)
-{
-	uint64_t now = clock_ns(CLOCK_MONOTONIC);
-
-	if (pong->stamp_ns <= now)
-		c->peer->round_trip_us = (now - pong->stamp_ns) / 1000;
-	hello_probe_answered(c, pong->stamp_ns);
-}
-
 /* A status and a text of theirs, made fit for our users. */
 static void on_bye(struct peer_conn *c, const Kvt__Peer__Bye *bye)
 {
@@ -355,10 +311,10 @@ static void conn_frame(struct peer_conn *c, const Kvt__Peer__Frame *f)
 			  conn_name(c));
 		break;
 	case KVT__PEER__FRAME__BODY_PING:
-		on_ping(c, f->ping);
+		alive_ping_came(c, f->ping);
 		break;
 	case KVT__PEER__FRAME__BODY_PONG:
-		on_pong(c, f->pong);
+		alive_pong_came(c, f->pong);
 		break;
 	default:
 		/* also a body that a later minor version adds: peer_msg.c knows none of those */
@@ -476,70 +432,11 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 		conn_end(c, false, status, "%s closed the connection", conn_name(c));
 }
 
-/* ---------------------------------------------------------------- time */
-
-/* So that a few pings go unanswered before keepalive_timeout, whatever is configured. */
-static uint64_t tick_ms(const struct conf *conf)
-{
-	uint64_t ms = conf->keepalive_timeout / 3;
-
-	if (ms > conf->keepalive_interval)
-		ms = conf->keepalive_interval;
-	return ms ? ms : 1;
-}
-
-int conn_keep_alive(struct peer_conn *c)
-{
-	c->heard = true;
-	return event_in(c->timer, tick_ms(c->ps->d->conf));
-}
-
-/*
- * Silence is counted in ticks, not in time: a daemon that was stopped for a minute has one late
- * tick, and finds the other side's answers in its socket before the next. Who hears something does
- * not ask: the other side does.
- */
-static void on_tick(evutil_socket_t fd, short what, void *arg)
-{
-	struct peer_conn *c = arg;
-	const struct conf *conf = c->ps->d->conf;
-
-	(void)fd;
-	(void)what;
-	if (c->state == CONN_CLOSING) {
-		conn_free(c);
-		return;
-	}
-	if (c->state != CONN_UP || c->ending)
-		return;
-	c->silent_ms = c->heard ? 0 : c->silent_ms + tick_ms(conf);
-	c->heard = false;
-	if (c->silent_ms >= conf->keepalive_timeout) {
-		conn_end(c, false, KVT_PEER_LOST, "%s: no answer for %" PRIu64 " ms", conn_name(c),
-			 conf->keepalive_timeout);
-		return;
-	}
-	if (c->silent_ms)
-		conn_ping(c, NULL);
-	event_in(c->timer, tick_ms(conf));
-}
-
-static void on_probe(evutil_socket_t fd, short what, void *arg)
-{
-	struct peer_conn *c = arg;
-
-	(void)fd;
-	(void)what;
-	if (c->state == CONN_UP && !c->ending)
-		hello_probe_answered(c, 0);
-}
-
 void conn_init(struct peer_conn *c)
 {
 	TAILQ_INIT(&c->doubters);
 	c->end_call.fn = end_run;
-	c->timer = event_new(ps_base(c->ps), -1, 0, on_tick, c);
-	c->probe = event_new(ps_base(c->ps), -1, 0, on_probe, c);
+	alive_init(c);
 }
 
 int conn_listen(struct peer_conn *c)

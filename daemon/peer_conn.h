@@ -201,7 +201,7 @@ void wait_answer_peer(struct peers *ps, struct peer_wait *w, struct peer *p);
 struct peer_conn *conn_new(struct peers *ps, int fd, const struct addr *far, bool connecting);
 
 /* ---- peer_conn.c */
-void conn_init(struct peer_conn *c);  /* its timers may be NULL: no memory */
+void conn_init(struct peer_conn *c);  /* as alive_init */
 int conn_listen(struct peer_conn *c); /* frames go through c->bev from now on; 0 or -ENOMEM */
 void conn_free(struct peer_conn *c);  /* after the turn */
 /* 0, or -ENOMEM, -EMSGSIZE: conn_end was called. */
@@ -213,10 +213,15 @@ int conn_send(struct peer_conn *c, Kvt__Peer__Frame *f);
 void conn_end(struct peer_conn *c, bool bye, enum kvt_status status, const char *fmt, ...)
 	__attribute__((format(printf, 4, 5)));
 void conn_end_now(struct peer_conn *c); /* does what conn_end deferred */
-int conn_ping(struct peer_conn *c, uint64_t *stamp);
-int conn_keep_alive(struct peer_conn *c); /* from now on */
 /* "node-b" or, before its Hello, "127.0.0.1:4711". */
 const char *conn_name(const struct peer_conn *c);
+
+/* ---- peer_alive.c */
+void alive_init(struct peer_conn *c); /* its timers may be NULL: no memory */
+int conn_ping(struct peer_conn *c, uint64_t *stamp);
+int conn_keep_alive(struct peer_conn *c); /* from now on */
+void alive_ping_came(struct peer_conn *c, const Kvt__Peer__Ping *ping);
+void alive_pong_came(struct peer_conn *c, const Kvt__Peer__Pong *pong);
 
 /* ---- peer_hello.c */
 void hello_send(struct peer_conn *c);

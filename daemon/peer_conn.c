@@ -23,7 +23,8 @@
 #include <unistd.h>
 #include "tls.h"
 
-#define LENGTH_BYTES 4
+#define LENGTH_BYTES  4
+#define NEW_INPUT_MAX (LENGTH_BYTES + PEER_FRAME_MAX_NEW)
 
 static void on_read(struct bufferevent *bev, void *arg);
 static void on_event(struct bufferevent *bev, short what, void *arg);
@@ -212,6 +213,7 @@ static void conn_linger(struct peer_conn *c)
 	event_del(c->probe);
 	event_del(c->timer);
 	bufferevent_setwatermark(c->bev, EV_READ, 0, 0);
+	bufferevent_enable(c->bev, EV_READ);
 	send_bye(c, &c->end);
 	if (event_in(c->timer, LINGER_MS)) {
 		conn_free(c);
@@ -386,6 +388,9 @@ static void on_read(struct bufferevent *bev, void *arg)
 		return;
 	}
 	c->heard = true;
+	/* at the watermark libevent calls again and again for as long as it may read */
+	if (c->state == CONN_HELD && evbuffer_get_length(in) >= NEW_INPUT_MAX)
+		bufferevent_disable(bev, EV_READ);
 	while (!c->ending && (c->state == CONN_HELLO || c->state == CONN_UP) && conn_take(c))
 		;
 }
@@ -417,6 +422,10 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 	unsigned long code = c->ssl ? bufferevent_get_openssl_error(bev) : 0;
 	enum kvt_status status = c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE;
 
+	if (ERR_SYSTEM_ERROR(code)) {
+		err = ERR_GET_REASON(code);
+		code = 0;
+	}
 	bufferevent_disable(bev, EV_READ | EV_WRITE);
 	if (c->state == CONN_CLOSING) {
 		/* maybe from inside a write of ours */
@@ -439,9 +448,19 @@ void conn_init(struct peer_conn *c)
 	alive_init(c);
 }
 
+int conn_open_up(struct peer_conn *c)
+{
+	bufferevent_setwatermark(c->bev, EV_READ, 0, 2 * (PEER_FRAME_MAX + LENGTH_BYTES));
+	if (bufferevent_enable(c->bev, EV_READ))
+		return -ENOMEM;
+	/* frames that came with the Hello, while it was held */
+	bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS);
+	return 0;
+}
+
 int conn_listen(struct peer_conn *c)
 {
 	bufferevent_setcb(c->bev, on_read, NULL, on_event, c);
-	bufferevent_setwatermark(c->bev, EV_READ, 0, LENGTH_BYTES + PEER_FRAME_MAX_NEW);
+	bufferevent_setwatermark(c->bev, EV_READ, 0, NEW_INPUT_MAX);
 	return bufferevent_enable(c->bev, EV_READ | EV_WRITE) ? -ENOMEM : 0;
 }

@@ -201,9 +201,10 @@ void wait_answer_peer(struct peers *ps, struct peer_wait *w, struct peer *p);
 struct peer_conn *conn_new(struct peers *ps, int fd, const struct addr *far, bool connecting);
 
 /* ---- peer_conn.c */
-void conn_init(struct peer_conn *c);  /* as alive_init */
-int conn_listen(struct peer_conn *c); /* frames go through c->bev from now on; 0 or -ENOMEM */
-void conn_free(struct peer_conn *c);  /* after the turn */
+void conn_init(struct peer_conn *c);   /* as alive_init */
+int conn_listen(struct peer_conn *c);  /* frames go through c->bev from now on; 0 or -ENOMEM */
+int conn_open_up(struct peer_conn *c); /* proven: large frames may come */
+void conn_free(struct peer_conn *c);   /* after the turn */
 /* 0, or -ENOMEM, -EMSGSIZE: conn_end was called. */
 int conn_send(struct peer_conn *c, Kvt__Peer__Frame *f);
 /*

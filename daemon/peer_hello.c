@@ -254,8 +254,7 @@ static void conn_up(struct peer_conn *c)
 	c->dial = NULL;
 	newcomer_free(c->newcomer);
 	c->newcomer = NULL;
-	bufferevent_setwatermark(c->bev, EV_READ, 0, 2 * (PEER_FRAME_MAX + 4));
-	if (conn_keep_alive(c))
+	if (conn_keep_alive(c) || conn_open_up(c))
 		conn_end(c, true, KVT_NO_MEMORY, "no memory for the keep-alive of %s",
 			 c->theirs.node);
 	log_limited(&ps->log_peers, LOG_INFO_, "peer %s: up, %s %s, proof: %s", c->theirs.node,
@@ -263,8 +262,6 @@ static void conn_up(struct peer_conn *c)
 	peer_up(c->peer);
 	dials_peer_up(ps, c->peer);
 	hello_dial_over(ps);
-	/* frames that came with the Hello, while it was held */
-	bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS);
 }
 
 /* Ours may be proven at the far side at any moment, and we are the one whose dial stays. */

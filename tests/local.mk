@@ -139,6 +139,10 @@ check_PROGRAMS += tests/unit/test_peer_strangers
 tests_unit_test_peer_strangers_SOURCES = tests/unit/test_peer_strangers.c $(peer_strangers)
 tests_unit_test_peer_strangers_LDADD = $(unit_daemon)
 
+check_PROGRAMS += tests/unit/test_peer_tls
+tests_unit_test_peer_tls_SOURCES = tests/unit/test_peer_tls.c $(peer_strangers)
+tests_unit_test_peer_tls_LDADD = $(unit_daemon)
+
 check_PROGRAMS += tests/unit/test_peer_twice
 tests_unit_test_peer_twice_SOURCES = tests/unit/test_peer_twice.c $(peer_strangers)
 tests_unit_test_peer_twice_LDADD = $(unit_daemon)

@@ -74,7 +74,7 @@ void stranger_accept(struct stranger *s, struct stranger *listener)
 	stranger_is(s, fd);
 }
 
-static SSL *stranger_ssl(bool dialler)
+SSL *stranger_ssl(bool dialler)
 {
 	struct kvt_err e = { 0 };
 	struct trust *t = NULL;

@@ -39,6 +39,8 @@ void stranger_listen(struct stranger *s, uint16_t *port); /* fd listens */
 void stranger_accept(struct stranger *s, struct stranger *listener);
 /* The preamble, not a byte more, and the handshake of the side that accepts. */
 void stranger_is_dialled(struct stranger *s);
+/* With stranger_name's key or certificate; new. */
+SSL *stranger_ssl(bool dialler);
 void stranger_secure(struct stranger *s, bool dialler); /* does nothing in the clear */
 void stranger_send(struct stranger *s, const void *bytes, size_t n);
 bool stranger_try(struct stranger *s, const void *bytes, size_t n);

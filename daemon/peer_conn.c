@@ -230,9 +230,10 @@ static const char *end_words(const struct peer_conn *c)
 {
 	size_t n = strlen(c->far_text);
 
-	if (!strncmp(c->end.text, c->far_text, n) && !strncmp(c->end.text + n, ": ", 2))
-		return c->end.text + n + 2;
-	return c->end.text;
+	if (strncmp(c->end.text, c->far_text, n))
+		return c->end.text;
+	n += c->end.text[n] == ':';
+	return c->end.text + n + (c->end.text[n] == ' ');
 }
 
 void conn_end_now(struct peer_conn *c)

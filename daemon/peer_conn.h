@@ -3,7 +3,8 @@
  * peer_conn.h - private to the peer*.c files: connections, dials and newcomers behind struct peer
  *
  *	newcomer	accepted, not proven: counted, 5 s, its eight bytes of preamble
- *	peer_conn	a control connection, from its TCP connect or its preamble on
+ *	peer_conn	a control connection, from its TCP connect or its preamble on: in the clear
+ *			or over TLS, in a bufferevent once frames can go
  *	peer		what the rest of the daemon sees, from its Hello on
  *	peer_dial	the wish to reach a node at some addresses, and its back-off
  *
@@ -61,7 +62,7 @@ TAILQ_HEAD(newcomer_list, newcomer);
 
 enum conn_state {
 	CONN_CONNECTING, /* dialled, TCP is not up */
-	CONN_TLS,	 /* the handshake is going on: neither side has proven anything */
+	CONN_TLS,	 /* the handshake is going on; nothing of ours is told before its end */
 	CONN_HELLO,	 /* the other's Hello is awaited */
 	CONN_HELD,	 /* it is here and waits for `rival` or for our own dial */
 	CONN_UP,

@@ -64,7 +64,8 @@ enum kvt_status addr_check_advertise(const struct conf *conf, struct kvt_err *e)
 
 /*
  * What tickets say of us: conf->advertise (addresses, interfaces, networks), or where it is empty
- * the n listening addresses, of 0.0.0.0 and :: the node's own of that family. At most KVT_ADDRS_MAX; INVALID for an item that gives none.
+ * the n listening addresses, of 0.0.0.0 and :: the node's own of that family. At most
+ * KVT_ADDRS_MAX; INVALID for an item that gives none.
  */
 enum kvt_status addr_advertise(const struct conf *conf, const struct addr *listening, int n,
 			       char out[KVT_ADDRS_MAX][KVT_ADDR_MAX], int *n_out,

@@ -91,7 +91,8 @@ uint64_t base_threads(const struct opts *o, enum base_kind kind)
 	return kind == BASE_TCP || n > o->streams ? o->streams : n;
 }
 
-double base_run(const struct opts *o, enum base_kind kind, struct client *clients, uint64_t ns)
+double base_run(const struct opts *o, enum base_kind kind, struct client *clients, uint64_t ns,
+		uint64_t *moved)
 {
 	struct base b = { .o = o, .clients = clients, .bytes = shape_bytes(&o->shape), .ns = ns };
 	int err;
@@ -104,5 +105,6 @@ double base_run(const struct opts *o, enum base_kind kind, struct client *client
 			bench_error("baseline: %s", strerror(err));
 		return -1;
 	}
-	return (double)atomic_load(&b.moved) * 1e9 / (double)(now_ns() - b.begin_ns);
+	*moved = atomic_load(&b.moved);
+	return (double)*moved * 1e9 / (double)(now_ns() - b.begin_ns);
 }

@@ -160,10 +160,11 @@ const char *base_name(enum base_kind kind);
 /*
  * Moves the bytes of one transfer of every client from the sources to the destinations, over and
  * over for about ns, at least once, in pieces of BASE_PIECE: memcpy with opts->threads threads, or
- * over loopback with opts->streams connections, raw or by OpenSSL. Bytes per second, or < 0 after
- * an error message.
+ * over loopback with opts->streams connections, raw or by OpenSSL. *moved gets the bytes. Bytes per
+ * second, or < 0 after an error message.
  */
-double base_run(const struct opts *o, enum base_kind kind, struct client *clients, uint64_t ns);
+double base_run(const struct opts *o, enum base_kind kind, struct client *clients, uint64_t ns,
+		uint64_t *moved);
 /* Threads at each end: of memcpy, and of both sorts of streams. */
 uint64_t base_threads(const struct opts *o, enum base_kind kind);
 
@@ -175,7 +176,7 @@ struct result {
 	double openssl_to_tcp; /* of the baselines; 0: not measured */
 	double p50_us, p99_us, p999_us;
 	uint64_t pieces, pieces_coalesced, request_bytes, daemon_rss_bytes, transfers;
-	double cpu_s_per_gb;
+	double cpu_s_per_gb, baseline_cpu_s_per_gb;
 	const char *path;
 	char encryption[16];
 	bool verified;

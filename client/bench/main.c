@@ -60,7 +60,7 @@ struct bench {
 	struct result result;
 	int runs;
 	double *ratio, *rate, *base; /* of each run */
-	uint64_t cpu_ns, moved;
+	uint64_t cpu_ns, moved, base_cpu_ns, base_moved;
 };
 
 static uint64_t own_cpu_ns(void)
@@ -184,15 +184,26 @@ static int warm_up(struct bench *b)
 	return 0;
 }
 
+static double baseline_run(struct bench *b, uint64_t ns)
+{
+	uint64_t cpu = own_cpu_ns(), moved = 0;
+	double rate = base_run(&b->o, base_kind(&b->o), b->clients, ns, &moved);
+
+	b->base_cpu_ns += own_cpu_ns() - cpu;
+	b->base_moved += moved;
+	return rate;
+}
+
 /* What TLS alone costs on this machine. */
 static int compare_baselines(struct bench *b, uint64_t ns)
 {
 	double tcp, openssl;
+	uint64_t moved;
 
 	if (base_kind(&b->o) != BASE_OPENSSL)
 		return 0;
-	tcp = base_run(&b->o, BASE_TCP, b->clients, ns);
-	openssl = tcp < 0 ? tcp : base_run(&b->o, BASE_OPENSSL, b->clients, ns);
+	tcp = base_run(&b->o, BASE_TCP, b->clients, ns, &moved);
+	openssl = tcp < 0 ? tcp : base_run(&b->o, BASE_OPENSSL, b->clients, ns, &moved);
 	if (openssl < 0)
 		return -1;
 	b->result.openssl_to_tcp = openssl / tcp;
@@ -216,7 +227,7 @@ static int measure(struct bench *b)
 	if (warm_up(b) != 0 || compare_baselines(b, slice) != 0)
 		return -1;
 	for (int i = 0; i < b->runs; i++) {
-		b->base[i] = base_run(&b->o, base_kind(&b->o), b->clients, slice);
+		b->base[i] = baseline_run(b, slice);
 		if (b->base[i] < 0)
 			return -1;
 		wipe(b);
@@ -289,6 +300,7 @@ static int sum_up(struct bench *b)
 	r->gbytes_per_s = median(b->rate, b->runs) / 1e9;
 	r->baseline_gbytes_per_s = median(b->base, b->runs) / 1e9;
 	r->cpu_s_per_gb = (double)b->cpu_ns / (double)b->moved;
+	r->baseline_cpu_s_per_gb = (double)b->base_cpu_ns / (double)b->base_moved;
 	r->runs = b->runs;
 	r->pieces = c->pieces;
 	r->pieces_coalesced = c->pieces_coalesced;

@@ -14,10 +14,11 @@ static int report_json(const struct opts *o, const struct result *r)
 	int rc;
 
 	j = json_pack(
-		"{sf sf sf sf sf ss sO sf sf sf sI sI sI sI sf ss ss sb si ss ss ss sb sb sb sI sI "
+		"{sf sf sf sf sf sf ss sO sf sf sf sI sI sI sI sf ss ss sb si ss ss ss sb sb sb sI sI "
 		"sI sI}",
 		"gbytes_per_s", r->gbytes_per_s, "baseline_gbytes_per_s", r->baseline_gbytes_per_s,
-		"ratio", r->ratio, "ratio_min", r->ratio_min, "ratio_max", r->ratio_max, "baseline",
+		"ratio", r->ratio, "ratio_min", r->ratio_min, "ratio_max", r->ratio_max,
+		"baseline_cpu_s_per_gb", r->baseline_cpu_s_per_gb, "baseline",
 		base_name(base_kind(o)), "openssl_to_tcp", tls, "p50_us", r->p50_us, "p99_us",
 		r->p99_us, "p999_us", r->p999_us, "pieces", (json_int_t)r->pieces,
 		"pieces_coalesced", (json_int_t)r->pieces_coalesced, "request_bytes",

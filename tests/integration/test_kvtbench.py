@@ -19,7 +19,7 @@ SMALL = ["--block", "4KiB", "--blocks", "64", "--planes", "3"]
 KEYS = ("gbytes_per_s baseline_gbytes_per_s ratio ratio_min ratio_max p50_us p99_us p999_us pieces "
         "pieces_coalesced request_bytes daemon_rss_bytes cpu_s_per_gb path verified runs op via "
         "shape fragmented clients inflight threads streams baseline openssl_to_tcp key encrypt "
-        "encryption").split()
+        "encryption baseline_cpu_s_per_gb").split()
 
 
 def kvtbench(*args, timeout=60):
@@ -39,6 +39,7 @@ def bench(*args):
     assert 0 < data["ratio_min"] <= data["ratio"] <= data["ratio_max"]
     assert 0 < data["p50_us"] <= data["p99_us"] <= data["p999_us"]
     assert data["gbytes_per_s"] > 0 and data["baseline_gbytes_per_s"] > 0
+    assert data["cpu_s_per_gb"] > 0 and data["baseline_cpu_s_per_gb"] > 0
     assert data["daemon_rss_bytes"] > 0 and data["request_bytes"] > 0
     encrypt = "--encrypt" in args
     assert (data["encrypt"], data["key"]) == (encrypt, encrypt or "--key" in args)
@@ -88,6 +89,19 @@ def test_odd_sizes(via):
     bench("--via", via, "--block", "1155", "--blocks", "33", "--planes", "2", "--fragmented")
 
 
+@pytest.mark.parametrize("how", ["--key", "--encrypt"])
+@pytest.mark.parametrize("op", ["pull", "push"])
+def test_with_a_key(op, how):
+    data = bench("--via", "tcp", how, "--op", op, *SMALL, "--fragmented")
+    assert (data["path"], data["op"], data["fragmented"]) == ("tcp", op, True)
+
+
+def test_encrypted_at_once():
+    bench("--via", "tcp", "--encrypt", *SMALL, "--inflight", "4", "--clients", "3",
+          "--threads", "2", "--streams", "3")
+    bench("--via", "tcp", "--encrypt", "--block", "1155", "--blocks", "33", "--planes", "2")
+
+
 def test_the_key_is_private(folder):
     """What a spawned daemon is given: a key that only its user can read, and the asked encryption."""
     seen = folder / "seen"
@@ -109,6 +123,19 @@ exit 1
         assert re.findall(r"^mode (\d+)$", text, re.M) == ["700", "600"]
         keys.add(re.search(r"^[0-9a-f]{64}$", text, re.M)[0])
     assert len(keys) == 2
+
+
+def test_not_encrypted(folder):
+    """Daemons that do not do what was asked for are not measured."""
+    program = folder / "kvtd"
+    program.write_text(f"""#!/bin/sh
+prev=
+for a; do [ "$prev" = -c ] && sed -i 's/encrypt = yes/encrypt = no/' "$a"; prev="$a"; done
+exec "{BUILD}/kvtd" "$@"
+""")
+    program.chmod(0o755)
+    r = kvtbench("--spawn", "--via", "tcp", "--encrypt", *SMALL, "--kvtd", str(program))
+    assert r.returncode == 1 and "encryption of their bytes is 'none'" in r.stderr
 
 
 def test_for_people():

@@ -209,6 +209,7 @@ START_TEST(test_baselines)
 		     { BASE_OPENSSL, 3, 2 }, { BASE_OPENSSL, 5, 9 } };
 	struct client clients[2] = { 0 };
 	struct opts o = { .clients = 2, .streams = runs[_i].streams, .threads = runs[_i].threads };
+	uint64_t moved = 0;
 	double rate;
 
 	s.dst_bytes = s.src_bytes;
@@ -220,8 +221,9 @@ START_TEST(test_baselines)
 		for (uint64_t i = 0; i < s.src_bytes; i++)
 			clients[c].src.base[i] = (char)((i * 2654435761u) >> 13) + (char)c + 1;
 	}
-	rate = base_run(&o, runs[_i].kind, clients, 0);
+	rate = base_run(&o, runs[_i].kind, clients, 0, &moved);
 	ck_assert_msg(rate > 0, "%s", said);
+	ck_assert_uint_ge(moved, 2 * s.src_bytes);
 	for (int c = 0; c < 2; c++) {
 		ck_assert_int_eq(memcmp(clients[c].src.base, clients[c].dst.base, s.src_bytes), 0);
 		ck_assert_int_eq(clients[c].dst.base[s.src_bytes], 0);

@@ -63,8 +63,9 @@ static void print_baseline(const struct opts *o, const struct result *r)
 	printf("  baseline   %s by %s, %s\n", kvt_format_rate(r->baseline_gbytes_per_s * 1e9, a),
 	       by[kind], o->tcp ? count(o->streams, "stream", b) : count(o->threads, "thread", b));
 	if (kind == BASE_OPENSSL)
-		printf("             that is %.3f of raw TCP; %s at each end\n", r->openssl_to_tcp,
-		       count(base_threads(o, kind), "thread", a));
+		printf("             that is %.3f of raw TCP; %s at each end, %.3f CPU s per GB\n",
+		       r->openssl_to_tcp, count(base_threads(o, kind), "thread", a),
+		       r->baseline_cpu_s_per_gb);
 }
 
 int report(const struct opts *o, const struct result *r)

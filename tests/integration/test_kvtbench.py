@@ -145,6 +145,12 @@ def test_for_people():
     assert re.search(r"baseline +[\d.]+ [MG]B/s by memcpy", r.stdout)
     assert re.search(r"ratio +[\d.]+, [\d.]+ to [\d.]+ in 5 runs", r.stdout)
     assert "not verified" in r.stdout
+    r = kvtbench("--spawn", "--via", "tcp", "--encrypt", *SMALL, "--seconds", "0.1")
+    assert r.returncode == 0 and r.stderr == ""
+    assert re.search(r"rate .* over tcp, encrypted;", r.stdout)
+    assert re.search(r"baseline .* by OpenSSL over loopback, 4 streams\n"
+                     r" +that is [\d.]+ of raw TCP; \d threads? at each end, [\d.]+ CPU s per GB",
+                     r.stdout)
 
 
 @pytest.mark.parametrize("args", [

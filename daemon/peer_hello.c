@@ -199,6 +199,9 @@ void hello_receive(struct peer_conn *c, const Kvt__Peer__Frame *f)
 			return;
 		}
 	}
+	/* by now of several names in a certificate it is clear which */
+	if (c->ssl)
+		trust_proven(c->ssl, c->identity, NULL);
 	hello_keep(c, f->hello);
 	hello_admit(c);
 }

@@ -87,7 +87,8 @@ SSL *trust_ssl(struct trust *t, bool dialler, const char *expect);
 /*
  * After a handshake that succeeded: whether the other side has really proven itself (a session that
  * was resumed from a key of ours, or a chain to our ca and a name that we allow). identity: for
- * people, TRUST_TEXT bytes: "key 1f2e3d4c5b6a7988", "certificate node-b".
+ * people, TRUST_TEXT bytes: "key 1f2e3d4c5b6a7988", "certificate node-b". Of a certificate with
+ * several names it is one of them, and after trust_check_node() the one of the Hello.
  */
 enum kvt_status trust_proven(SSL *ssl, char *identity, struct kvt_err *e);
 /* Its Hello says that it is `node`: PERMISSION if its certificate does not. Key mode: KVT_OK. */

@@ -235,6 +235,45 @@ START_TEST(dialling)
 }
 END_TEST
 
+START_TEST(listens_where)
+{
+	static const struct {
+		const char *key, *cert, *item;
+		enum kvt_status status;
+		const char *says;
+	} cases[] = {
+		{ "k", "", "10.0.0.1:7588", KVT_OK, "" },
+		{ "", "c", "10.0.0.1", KVT_OK, "" },
+		{ "k", "", "127.0.0.1:0", KVT_OK, "" },
+		{ "k", "", "0.0.0.0:7588", KVT_OK, "" },
+		{ "k", "", "[::]:7588", KVT_OK, "" },
+		{ "k", "", "[::1]", KVT_OK, "" },
+		{ "k", "", "[2001:db8::1]:1", KVT_OK, "" },
+		{ "k", "", "169.254.0.1:1", KVT_OK, "" },
+		{ "k", "", "0.0.0.1:1", KVT_POLICY, "listen 0.0.0.1:1: is not the address of one" },
+		{ "k", "", "224.0.0.1:1", KVT_POLICY, "is not the address of one host" },
+		{ "k", "", "255.255.255.255:1", KVT_POLICY, "is not the address of one host" },
+		{ "k", "", "[ff02::1]:1", KVT_POLICY, "is not the address of one host" },
+		{ "k", "", "[fe80::1]:1", KVT_POLICY, "link-local" },
+		{ "k", "", "host:1", KVT_INVALID, "not an address" },
+		{ "", "", "127.0.0.1:1", KVT_POLICY,
+		  "listen 127.0.0.1:1: needs a cluster key, trust { key = FILE }, made by kvtctl "
+		  "keygen (or --insecure-loopback for 127.0.0.0/8 and ::1)" },
+	};
+
+	for (size_t i = 0; i < COUNT(cases); i++) {
+		struct conf conf = { .trust_key = (char *)cases[i].key,
+				     .trust_cert = (char *)cases[i].cert };
+		struct kvt_err e = { 0 };
+		struct addr a;
+
+		ck_assert_msg(addr_listen(&conf, cases[i].item, &a, &e) == cases[i].status,
+			      "%s: %s", cases[i].item, e.text);
+		ck_assert_msg(strstr(e.text, cases[i].says) != NULL, "%s", e.text);
+	}
+}
+END_TEST
+
 static int advertise(const char *item, char out[KVT_ADDRS_MAX][KVT_ADDR_MAX], struct kvt_err *e)
 {
 	struct conf conf = { 0 };
@@ -314,6 +353,7 @@ Suite *test_suite(void)
 	tcase_add_test(tc, sources);
 	tcase_add_test(tc, networks);
 	tcase_add_test(tc, dialling);
+	tcase_add_test(tc, listens_where);
 	tcase_add_test(tc, advertising);
 	tcase_add_test(tc, advertising_any);
 	suite_add_tcase(s, tc);

@@ -138,6 +138,24 @@ START_TEST(old_trust_lives_on)
 }
 END_TEST
 
+/* The callbacks are asked twice when the acceptor wants another group of the key exchange. */
+START_TEST(hello_retry)
+{
+	SSL *dials = trust_ssl(t, true, NULL), *accepts = trust_ssl(t, false, NULL);
+	int fd[2];
+
+	ck_assert_int_eq(SSL_set1_groups_list(dials, "P-256:X25519"), 1);
+	ck_assert_int_eq(SSL_set1_groups_list(accepts, "X25519"), 1);
+	sockets(fd);
+	end_start_ssl(&b, accepts, false, fd[1]);
+	end_start_ssl(&a, dials, true, fd[0]);
+	run_until(a.dones && b.dones);
+	both_proven(with_key("key ", ""), with_key("key ", ""));
+	ends_talk(&a, &b);
+	pair_done(&a, &b);
+}
+END_TEST
+
 static unsigned tickets;
 
 static void on_message(int write, int version, int type, const void *buf, size_t len, SSL *ssl,
@@ -591,6 +609,7 @@ Suite *test_suite(void)
 	tcase_add_test(key, unknown_key);
 	tcase_add_test(key, rotation);
 	tcase_add_test(key, old_trust_lives_on);
+	tcase_add_test(key, hello_retry);
 	tcase_add_test(key, no_tickets);
 	tcase_add_test(strangers, wrong_secret);
 	tcase_add_test(strangers, no_proof_at_all);

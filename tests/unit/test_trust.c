@@ -165,7 +165,7 @@ START_TEST(key_file_refusals)
 		 ":3: a key is 64 hexadecimal digits, these are 65 characters");
 	key_says(KEY_A "\n#\n" KEY_A "\n", KVT_INVALID, ":3: the key of line 1 once more");
 	for (int i = 0; i < 17; i++)
-		sprintf(many + strlen(many), "%02x%s\n", i, KEY_A + 2);
+		sprintf(many + strlen(many), "%02x%s\n", i, &KEY_A[2]);
 	key_says(many, KVT_INVALID, ":17: more than 16 keys");
 	many[16 * 65] = '\0';
 	trust_put(load_keys(many));

@@ -19,7 +19,10 @@ nap() {
 }
 
 say() {
-	echo "$(cut -d' ' -f1 /proc/uptime) $*"
+	local up
+
+	read -r up _ </proc/uptime
+	echo "$up $*"
 }
 
 # Ends the script, on the other guest too where that waits for this one.

@@ -137,6 +137,12 @@ static void dial_stranger(struct ask *w, struct stranger *got)
 	run_until(stranger_ended(got) || got->got);
 }
 
+/* Of the connection that came last. */
+static enum conn_state last_state(void)
+{
+	return TAILQ_LAST(&a->d.peers->conns, peer_conn_list)->state;
+}
+
 START_TEST(dialled_silence)
 {
 	uint64_t began = now_ms();
@@ -242,8 +248,7 @@ START_TEST(held_then_taken)
 	stranger_preamble(&s2);
 	good_hello(&hello, "node-b", a, 1);
 	stranger_hello(&s2, &hello);
-	run_until(node_conns(a) == 2);
-	run_for(30);
+	run_until(last_state() == CONN_HELD);
 	ck_assert_uint_eq(a->n_up, 0);
 	stranger_close(&s1);
 	run_until(want.answers);
@@ -260,8 +265,7 @@ START_TEST(held_then_dropped)
 	stranger_preamble(&s2);
 	good_hello(&hello, "node-b", a, 1);
 	stranger_hello(&s2, &hello);
-	run_until(node_conns(a) == 2);
-	run_for(30);
+	run_until(last_state() == CONN_HELD);
 	stranger_hello(&s1, &hello);
 	run_until(want.answers);
 	ck_assert_ptr_nonnull(want.peer);
@@ -278,8 +282,7 @@ START_TEST(held_then_not_wanted)
 	stranger_preamble(&s2);
 	good_hello(&hello, "node-b", a, 1);
 	stranger_hello(&s2, &hello);
-	run_until(node_conns(a) == 2);
-	run_for(30);
+	run_until(last_state() == CONN_HELD);
 	peer_want_cancel(&a->d, &want.wait);
 	ck_assert_uint_eq(a->n_up, 0);
 	run_until(a->n_up == 1);

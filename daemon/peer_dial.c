@@ -119,22 +119,22 @@ static void dial_note(struct peer_dial *dial, enum kvt_status status, const char
 	kvt_fail(&dial->last, status, "%s", text);
 }
 
-static void dial_log_failed(struct peer_dial *dial)
+/* The last address's failure. Wrong keys and names do not mend themselves: a warning. */
+static void dial_log_failed(struct peer_dial *dial, const char *then)
 {
 	const char *text = dial->last.text;
 	bool named = !strncmp(text, dial->node, strlen(dial->node));
 
-	/* wrong keys and names do not mend themselves */
 	log_limited(&dial->ps->log_dials,
-		    dial->last.status == KVT_PERMISSION ? LOG_WARN_ : LOG_INFO_,
-		    "peer %s%s%s, next try not before %" PRIu64 " ms", dial->node,
-		    named ? "" : ": ", named ? text + strlen(dial->node) : text, dial->backoff_ms);
+		    dial->last.status == KVT_PERMISSION ? LOG_WARN_ : LOG_INFO_, "peer %s%s%s, %s",
+		    dial->node, named ? "" : ": ", named ? text + strlen(dial->node) : text, then);
 }
 
 static void dial_round_failed(struct peer_dial *dial)
 {
 	struct peers *ps = dial->ps;
 	uint64_t max = ps->d->conf->redial_max;
+	char then[64];
 
 	if (!dial->n_addrs)
 		kvt_fail(&dial->last, KVT_PEER_UNREACHABLE,
@@ -150,7 +150,8 @@ static void dial_round_failed(struct peer_dial *dial)
 		dial->backoff_ms = max;
 	dial->retry_ms = now_ms() + dial->backoff_ms;
 	dial->state = DIAL_IDLE;
-	dial_log_failed(dial);
+	snprintf(then, sizeof(then), "next try not before %" PRIu64 " ms", dial->backoff_ms);
+	dial_log_failed(dial, then);
 	TAILQ_REMOVE(&ps->dials, dial, link);
 	TAILQ_INSERT_TAIL(&ps->dials, dial, link);
 	dials_prune(ps);
@@ -291,6 +292,9 @@ void dial_failed(struct peer_dial *dial, const struct kvt_err *e)
 		snprintf(why, sizeof(why), "%s at %.*s", dial->node,
 			 (int)(sizeof(why) - KVT_NODE_MAX - 8), e->text);
 	dial_note(dial, e->status, why);
+	if (e->status == KVT_PERMISSION &&
+	    (dial->next_addr < dial->n_addrs || dial->next_target < dial->n_targets))
+		dial_log_failed(dial, "trying its next address");
 	dial->conn = NULL;
 	event_del(dial->timer);
 	/* the other side's own dial may be here and held for this one */

@@ -270,6 +270,7 @@ void stranger_close(struct stranger *s)
 void strangers_setup(void)
 {
 	fixture_setup();
+	stranger_name = "node-b";
 	a = node_up("node-a");
 }
 

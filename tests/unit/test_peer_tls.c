@@ -568,6 +568,11 @@ struct flow {
 };
 static struct flow to_b, to_a;
 
+static void flows_begin(unsigned at)
+{
+	to_a.sent = to_a.came = to_b.sent = to_b.came = at;
+}
+
 static size_t big_size(unsigned i)
 {
 	return i * 7919u * 31u % TEXT_MAX;
@@ -621,6 +626,7 @@ START_TEST(big_both_ways)
 	ask_wait(a, &want, &tok);
 	run_until(b->n_up);
 	a->on_frame = b->on_frame = big_came;
+	flows_begin(0);
 	while (to_b.sent < BIG_FRAMES) {
 		send_big(want.peer, &to_b);
 		send_big(b->last_up, &to_a);
@@ -641,7 +647,7 @@ START_TEST(bye_behind_frames)
 	ask_wait(a, &want, &tok);
 	run_until(b->n_up);
 	b->on_frame = big_came;
-	to_b.sent = to_b.came = 8; /* small enough for the socket's buffer all together */
+	flows_begin(8); /* small enough for the socket's buffer all together */
 	for (int i = 0; i < 4; i++)
 		send_big(want.peer, &to_b);
 	ask_done(&want);

@@ -15,6 +15,11 @@ tests_integration_c_actor_SOURCES = tests/integration/c/actor.c \
 tests_integration_c_actor_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/client
 tests_integration_c_actor_LDADD = libkvt.la
 
+# one end of a TLS connection that does what it should not
+noinst_PROGRAMS += tests/integration/c/tlspipe
+tests_integration_c_tlspipe_SOURCES = tests/integration/c/tlspipe.c
+tests_integration_c_tlspipe_LDADD = $(TLS_LIBS) $(CRYPTO_LIBS)
+
 LOG_DRIVER = env AM_TAP_AWK='$(AWK)' $(SHELL) $(top_srcdir)/build-aux/tap-driver.sh
 LOG_COMPILER = $(top_srcdir)/tests/run-tap
 AM_TESTS_ENVIRONMENT = \

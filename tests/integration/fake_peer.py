@@ -5,6 +5,8 @@
     with FakeListener("node-x") as l:    is dialled; l.token(secret) names it, l.accept() is a FakePeer
     p.send("grant_open", open=1, ...)    a frame; p.frame("grant_opened") waits for one
     p.data(0)                            a proven data connection of it
+
+With tls=, options of c/tlspipe (Key.options() of tls.py), the same over TLS.
 """
 import base64
 import hmac
@@ -15,7 +17,8 @@ import struct
 import time
 
 from test_peers import TOKEN, crc32c, port
-from wire import SLOW, SOURCE, Schema
+from tls import Pipe
+from wire import SLOW, SOURCE, Schema, readable, ready
 
 PEER = Schema(SOURCE / "proto" / "peer.proto")
 MAGIC = 0x3144564b
@@ -39,7 +42,7 @@ def read_exactly(sock, n, deadline):
     out = b""
     while len(out) < n:
         wait = deadline - time.monotonic()
-        assert wait > 0 and select.select([sock], [], [], wait)[0], "nothing comes"
+        assert wait > 0 and readable(sock, wait), "nothing comes"
         got = sock.recv(n - len(out))
         if not got:
             raise ConnectionError("the other side closed")
@@ -48,34 +51,64 @@ def read_exactly(sock, n, deadline):
 
 
 class FakePeer:
-    def __init__(self, daemon, node="node-x", sock=None, epoch=None, **hello):
+    def __init__(self, daemon, node="node-x", sock=None, epoch=None, tls=None, source=None,
+                 **hello):
         self.daemon, self.timeout = daemon, 10 * SLOW
         self.dialled = sock is None
+        self.node, self.tls, self.pipe, self.sock = node, tls, None, None
         self.epoch = epoch or os.urandom(16)
         self.seq_in = self.seq_out = 0
         self.buffer, self.frames = b"", []
         self.conn_id, self.key = 0, b""
         mine = {"version_major": 1, "node": node, "epoch": self.epoch, "cluster": "default",
                 "streams": 2}
+        try:
+            self.greet(mine, hello, sock, source)
+        except Exception:
+            self.close()
+            raise
+
+    def greet(self, mine, hello, sock, source):
+        """Up to both Hellos."""
         if self.dialled:
-            self.sock = socket.create_connection(("127.0.0.1", port(daemon)), self.timeout)
-            self.sock.sendall(b"KVTCTRL1")
-            self.send("hello", **{**mine, "expect_node": daemon.name, **hello})
+            self.begin(socket.create_connection(("127.0.0.1", port(self.daemon)), self.timeout,
+                                                (source, 0) if source else None))
+            self.send("hello", **{**mine, "expect_node": self.daemon.name, **hello})
             self.hello = self.frame("hello")
-            self.conn_id, self.key = self.hello["connection"], self.hello["data_key"]
+            self.conn_id = self.hello["connection"]
+            self.key = self.pipe.exported if self.tls else self.hello["data_key"]
         else:
             self.sock = sock
             assert read_exactly(sock, 8, time.monotonic() + self.timeout) == b"KVTCTRL1"
+            self.begin(sock)
             self.hello = self.frame("hello")
-            self.conn_id, self.key = 4711, os.urandom(32)
-            self.send("hello", **{**mine, "connection": self.conn_id, "data_key": self.key,
-                                  **hello})
+            self.conn_id = 4711
+            self.key = self.pipe.exported if self.tls else os.urandom(32)
+            mine.update({"connection": self.conn_id} if self.tls else
+                        {"connection": self.conn_id, "data_key": self.key})
+            self.send("hello", **{**mine, **hello})
+
+    def begin(self, sock):
+        """What comes before frames."""
+        self.sock = sock
+        if self.dialled:
+            sock.sendall(b"KVTCTRL1")
+        if self.tls:
+            self.pipe = Pipe(sock, "client" if self.dialled else "server", *self.tls)
+            self.sock = self.pipe.sock
+            if not self.pipe.ok:
+                raise ConnectionError(self.pipe.line)
 
     def __enter__(self):
         return self
 
     def __exit__(self, *exc):
-        self.sock.close()
+        self.close()
+
+    def close(self):
+        for what in (self.pipe, self.sock):
+            if what:
+                what.close()
 
     def raw(self, data):
         """All of it; what comes meanwhile is kept, so that nobody waits for ever."""
@@ -83,10 +116,10 @@ class FakePeer:
         self.sock.setblocking(False)
         while data:
             assert time.monotonic() < deadline, "the daemon does not read"
-            readable, writable, _ = select.select([self.sock], [self.sock], [], 0.1)
-            if readable:
+            events = ready(self.sock, select.POLLIN | select.POLLOUT, 0.1)
+            if events & select.POLLIN:
                 self._take()
-            if writable:
+            if events & ~select.POLLIN:
                 data = data[self.sock.send(data):]
 
     def send(self, kind, seq=None, **fields):
@@ -120,7 +153,7 @@ class FakePeer:
     def pump(self, seconds=0):
         """Takes what is there."""
         deadline = time.monotonic() + seconds
-        while select.select([self.sock], [], [], max(0, deadline - time.monotonic()))[0]:
+        while readable(self.sock, deadline - time.monotonic()):
             self._take()
 
     def frame(self, kind, **fields):
@@ -131,7 +164,7 @@ class FakePeer:
                 if kind in f and all(f[kind].get(k) == v for k, v in fields.items()):
                     return self.frames.pop(i)[kind]
             wait = deadline - time.monotonic()
-            assert wait > 0 and select.select([self.sock], [], [], wait)[0], \
+            assert wait > 0 and readable(self.sock, wait), \
                 f"no {kind} {fields}: {self.frames}"
             self._take()
 
@@ -139,7 +172,7 @@ class FakePeer:
         """The daemon closes; the last frames, Bye among them, are in frames."""
         deadline = time.monotonic() + self.timeout
         try:
-            while select.select([self.sock], [], [], max(0, deadline - time.monotonic()))[0]:
+            while readable(self.sock, deadline - time.monotonic()):
                 self._take()
         except ConnectionError:
             return [f["bye"] for f in self.frames if "bye" in f]

@@ -15,14 +15,13 @@ import os
 import pathlib
 import re
 import secrets
-import select
 import socket
 import subprocess
 import time
 
 import pytest
 
-from wire import SLOW
+from wire import SLOW, readable
 
 TLSPIPE = pathlib.Path(os.environ["KVT_BUILD"]) / "tests" / "integration" / "c" / "tlspipe"
 LABEL = "EXPORTER-kvtd-data"
@@ -71,7 +70,7 @@ class Pipe:
         deadline = time.monotonic() + self.timeout
         while b"\n" not in self.text:
             left = deadline - time.monotonic()
-            assert left > 0 and select.select([self.process.stderr], [], [], left)[0], \
+            assert left > 0 and readable(self.process.stderr, left), \
                 "tlspipe does not answer"
             data = os.read(self.process.stderr.fileno(), 4096)
             if not data:

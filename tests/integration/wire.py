@@ -19,6 +19,18 @@ STATUS = {}
 SCALARS = ("uint64", "uint32", "int32", "int64", "bool")
 
 
+def ready(sock, events, seconds):
+    """As select, but of any descriptor number."""
+    p = select.poll()
+    p.register(sock, events)
+    got = p.poll(max(0, seconds) * 1000)
+    return got[0][1] if got else 0
+
+
+def readable(sock, seconds):
+    return ready(sock, select.POLLIN, seconds)
+
+
 def varint(n):
     out = bytearray()
     n &= (1 << 64) - 1

@@ -62,6 +62,7 @@ class FakePeer:
         self.conn_id, self.key = 0, b""
         mine = {"version_major": 1, "node": node, "epoch": self.epoch, "cluster": "default",
                 "streams": 2}
+        self.mine = {**mine, **hello}
         try:
             self.greet(mine, hello, sock, source)
         except Exception:
@@ -191,20 +192,54 @@ class FakePeer:
 
     # ---- data connections, of the side that dialled
 
-    def data_begin(self, stream=0, count=2, conn_id=None, version=1, preamble=b"KVTDATA1"):
+    @property
+    def encrypted(self):
+        """Whether data connections are: either side's word, over TLS."""
+        return bool(self.tls and (self.mine.get("encrypt") or self.hello.get("encrypt")))
+
+    def data_begin(self, stream=0, count=2, conn_id=None, version=1, preamble=b"KVTDATA1",
+                   flags=None):
         """Up to the acceptor's nonce: socket, hello, nonce."""
         s = socket.create_connection(("127.0.0.1", port(self.daemon)), self.timeout)
-        hello = DATA_HELLO.pack(version, stream, count, 0,
+        hello = DATA_HELLO.pack(version, stream, count,
+                                self.encrypted if flags is None else flags,
                                 self.conn_id if conn_id is None else conn_id, os.urandom(32))
         s.sendall(preamble + hello)
-        return s, hello, read_exactly(s, 32, time.monotonic() + self.timeout)
+        try:
+            return s, hello, read_exactly(s, 32, time.monotonic() + self.timeout)
+        except ConnectionError:
+            s.close()
+            raise
+
+    def proof(self, label, hello, nonce):
+        return hmac.digest(self.key, label + hello + nonce, "sha256")
+
+    def data_tls(self, s, hello, nonce, stream=0, role="client"):
+        """What follows the proofs where data is encrypted."""
+        if not self.encrypted:
+            return s
+        key = self.proof(b"kvtd-data-psk", hello, nonce).hex()
+        return DataPipe(s, role, f"psk={self.conn_id:016x}.{stream:x}:{key}", "alpn=kvtd/1")
 
     def data(self, stream=0, count=2):
         s, hello, nonce = self.data_begin(stream, count)
-        s.sendall(hmac.digest(self.key, b"kvtd-data-dial" + hello + nonce, "sha256"))
+        s.sendall(self.proof(b"kvtd-data-dial", hello, nonce))
         proof = read_exactly(s, 32, time.monotonic() + self.timeout)
-        assert proof == hmac.digest(self.key, b"kvtd-data-accept" + hello + nonce, "sha256")
-        return s
+        assert proof == self.proof(b"kvtd-data-accept", hello, nonce)
+        return self.data_tls(s, hello, nonce, stream)
+
+
+class DataPipe(Pipe):
+    """A data connection over TLS, used as its socket."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        if not self.ok:
+            self.close()
+            raise ConnectionError(self.line)
+
+    def __getattr__(self, name):
+        return getattr(self.sock, name)
 
 
 def data_frame(xfer, pos, payload, opener=True, trailer=1, magic=MAGIC, kind=1, length=None):
@@ -243,9 +278,8 @@ class FakeListener:
         assert read_exactly(s, 8, deadline) == b"KVTDATA1"
         hello, nonce = read_exactly(s, 56, deadline), os.urandom(32)
         s.sendall(nonce)
-        want = hmac.digest(peer.key, b"kvtd-data-dial" + hello + nonce, "sha256")
-        assert read_exactly(s, 32, deadline) == want
-        s.sendall(hmac.digest(peer.key, b"kvtd-data-accept" + hello + nonce, "sha256"))
-        return s
+        assert read_exactly(s, 32, deadline) == peer.proof(b"kvtd-data-dial", hello, nonce)
+        s.sendall(peer.proof(b"kvtd-data-accept", hello, nonce))
+        return peer.data_tls(s, hello, nonce, DATA_HELLO.unpack(hello)[1], "server")
 
 

@@ -11,6 +11,7 @@
  * came of it.
  *
  *	psk=IDENTITY:HEX	an external PSK; the identity need not be that of the key
+ *	deaf			a server that takes PSKs and knows none of those that are offered
  *	cert=FILE key=FILE	a certificate with its chain, PEM
  *	self-signed=NAME	one that is made on the spot
  *	alpn=NAME		none without it
@@ -51,7 +52,7 @@ static struct {
 	size_t psk_len;
 	int tickets, drip_ms;
 	long stop;
-	bool tls12, ask, server;
+	bool tls12, ask, server, deaf;
 } opt = { .stop = -1 };
 
 static int n_tickets;
@@ -119,6 +120,8 @@ static void option(char *word)
 		opt.tls12 = true;
 	else if (!strcmp(word, "ask"))
 		opt.ask = true;
+	else if (!strcmp(word, "deaf"))
+		opt.deaf = true;
 	else
 		die(word);
 }
@@ -152,7 +155,7 @@ static int psk_find(SSL *ssl, const unsigned char *id, size_t id_len, SSL_SESSIO
 {
 	(void)id;
 	(void)id_len;
-	*out = psk_session(ssl);
+	*out = opt.deaf ? NULL : psk_session(ssl);
 	return 1;
 }
 
@@ -265,7 +268,7 @@ static SSL_CTX *ctx_new(void)
 		SSL_CTX_set_verify(ctx, SSL_VERIFY_PEER, anybody);
 	if (!opt.tls12)
 		SSL_CTX_set_ciphersuites(ctx, "TLS_AES_128_GCM_SHA256:TLS_AES_256_GCM_SHA384");
-	if (opt.identity)
+	if (opt.identity || opt.deaf)
 		use_psk(ctx);
 	if (opt.alpn)
 		use_alpn(ctx);

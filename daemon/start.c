@@ -37,16 +37,18 @@ enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e)
 		{ "", "listen", addr_check_listen },
 		{ "", "advertise", addr_check_advertise },
 	};
+	/* first: whether listening is allowed follows from it */
+	enum kvt_status status = trust_check(c, e);
 	struct kvt_err why = { 0 };
 	char where[256];
 
-	for (size_t i = 0; i < sizeof(checks) / sizeof(checks[0]); i++) {
+	for (size_t i = 0; !status && i < sizeof(checks) / sizeof(checks[0]); i++) {
 		if (checks[i].check(c, &why) == KVT_OK)
 			continue;
 		conf_where(c, checks[i].section, checks[i].key, where, sizeof(where));
 		return kvt_fail(e, why.status, "%s%s%s", where, *where ? ": " : "", why.text);
 	}
-	return trust_check(c, e);
+	return status;
 }
 
 static bool transport_allowed(const struct conf *c, const char *name)

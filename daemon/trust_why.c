@@ -77,6 +77,9 @@ static const struct row reasons[] = {
 	  "it speaks TLS, but not for kvtd (no ALPN kvtd/1)" },
 	{ SSL_R_TLSV1_ALERT_NO_APPLICATION_PROTOCOL, TRUST_NONE, ANY,
 	  "it speaks TLS, but not for kvtd (no ALPN kvtd/1)" },
+	/* a server that names an ALPN which was not offered */
+	{ SSL_R_BAD_EXTENSION, TRUST_NONE, DIALLER,
+	  "it speaks TLS, but not for kvtd (no ALPN kvtd/1)" },
 	{ SSL_R_UNEXPECTED_EOF_WHILE_READING, TRUST_NONE, ANY, "it closed the connection" },
 };
 

@@ -16,14 +16,13 @@
 import os
 import pathlib
 import random
-import select
 import signal
 import subprocess
 import time
 
 import pytest
 
-from wire import SLOW
+from wire import SLOW, readable
 
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
 ACTOR = BUILD / "tests" / "integration" / "c" / "actor"
@@ -80,7 +79,7 @@ class Actor:
         deadline = time.monotonic() + timeout * SLOW
         while b"\n" not in self.buffer:
             left = deadline - time.monotonic()
-            assert left > 0 and select.select([self.process.stdout], [], [], left)[0], \
+            assert left > 0 and readable(self.process.stdout, left), \
                 "an actor does not answer"
             data = os.read(self.process.stdout.fileno(), 1 << 16)
             assert data, f"an actor ended: {self.process.wait(5)} {self.buffer}"

@@ -96,10 +96,10 @@ class Daemon:
             return c.rows(kind)
 
     def fds(self):
-        """How many of each sort: memfds, pidfds, Unix sockets, and all."""
+        """How many of each sort: memfds, pidfds, Unix sockets, other sockets, and all."""
         unix = {line.split()[6] for line in
                 pathlib.Path(f"/proc/{self.pid}/net/unix").read_text().splitlines()[1:]}
-        n = {"memfd": 0, "pidfd": 0, "unix": 0, "all": 0}
+        n = {"memfd": 0, "pidfd": 0, "unix": 0, "inet": 0, "all": 0}
         for fd in os.listdir(f"/proc/{self.pid}/fd"):
             try:
                 to = os.readlink(f"/proc/{self.pid}/fd/{fd}")
@@ -110,8 +110,8 @@ class Daemon:
                 n["memfd"] += 1
             elif to == "anon_inode:[pidfd]" or to.startswith("pidfd:"):
                 n["pidfd"] += 1
-            elif to.startswith("socket:[") and to[8:-1] in unix:
-                n["unix"] += 1
+            elif to.startswith("socket:["):
+                n["unix" if to[8:-1] in unix else "inet"] += 1
         return n
 
     def left(self):
@@ -123,8 +123,8 @@ class Daemon:
     def wait_idle(self, timeout=10):
         """No objects left, fds of clients as at start."""
         def fds():
-            return {k: v for k, v in self.fds().items() if k != "all"}
-        start = {k: v for k, v in self.fds_at_start.items() if k != "all"}
+            return {k: v for k, v in self.fds().items() if k in ("memfd", "pidfd", "unix")}
+        start = {k: self.fds_at_start[k] for k in ("memfd", "pidfd", "unix")}
         try:
             wait_until(f"{self.name} is idle", lambda: not self.left() and fds() == start,
                        timeout)

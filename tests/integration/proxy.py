@@ -12,6 +12,8 @@ import socket
 import threading
 import time
 
+from wire import readable
+
 DATA, CONTROL = b"KVTDATA1", b"KVTCTRL1"
 THERE, BACK = 0, 1
 PIECE = 65536
@@ -270,7 +272,7 @@ def replay(address, data, timeout=10):
     with socket.create_connection((host, int(port)), timeout) as s:
         try:
             s.sendall(data)
-            while select.select([s], [], [], max(0, deadline - time.monotonic()))[0]:
+            while readable(s, deadline - time.monotonic()):
                 got = s.recv(PIECE)
                 if not got:
                     return out

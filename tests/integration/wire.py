@@ -227,7 +227,7 @@ class Client:
                 return
             except BlockingIOError:
                 assert time.monotonic() < deadline, "the daemon does not read"
-                select.select([], [self.sock], [], 0.1)
+                ready(self.sock, select.POLLOUT, 0.1)
 
     def send(self, what, fds=(), rid=None, **fields):
         """A request; returns its id (rid 0: a reply only if it is refused)."""
@@ -243,7 +243,7 @@ class Client:
     def receive(self, deadline):
         """One datagram, filed. False: none came in time."""
         wait = max(0, deadline - time.monotonic())
-        if not select.select([self.sock], [], [], wait)[0]:
+        if not readable(self.sock, wait):
             return False
         try:
             data, fds, flags, _ = socket.recv_fds(self.sock, 1 << 17, 16)

@@ -58,7 +58,7 @@ class FakePeer:
         self.node, self.tls, self.pipe, self.sock = node, tls, None, None
         self.epoch = epoch or os.urandom(16)
         self.seq_in = self.seq_out = 0
-        self.buffer, self.frames = b"", []
+        self.buffer, self.frames, self.pongs = b"", [], []
         self.conn_id, self.key = 0, b""
         mine = {"version_major": 1, "node": node, "epoch": self.epoch, "cluster": "default",
                 "streams": 2}
@@ -122,6 +122,8 @@ class FakePeer:
                 self._take()
             if events & ~select.POLLIN:
                 data = data[self.sock.send(data):]
+        if self.pongs:  # pings that came meanwhile: not in the middle of a frame
+            self.send("pong", stamp_ns=self.pongs.pop(0))
 
     def send(self, kind, seq=None, **fields):
         self.seq_out += 1
@@ -142,20 +144,21 @@ class FakePeer:
             self.seq_in += 1
             assert frame.pop("seq") == self.seq_in
             if "ping" in frame:
-                self.seq_out += 1
-                body = PEER.encode("Frame", {"seq": self.seq_out, "pong": {
-                    "stamp_ns": frame["ping"].get("stamp_ns", 0)}})
-                self.sock.setblocking(True)
-                self.sock.sendall(struct.pack(">I", len(body)) + body)
-                self.sock.setblocking(False)
+                self.pongs.append(frame["ping"].get("stamp_ns", 0))
             elif "pong" not in frame:
                 self.frames.append(frame)
+
+    def take(self):
+        """What has come; pings are answered."""
+        self._take()
+        if self.pongs:
+            self.send("pong", stamp_ns=self.pongs.pop(0))
 
     def pump(self, seconds=0):
         """Takes what is there."""
         deadline = time.monotonic() + seconds
         while readable(self.sock, deadline - time.monotonic()):
-            self._take()
+            self.take()
 
     def frame(self, kind, **fields):
         """The next one of that kind, with those fields; others stay."""
@@ -167,14 +170,14 @@ class FakePeer:
             wait = deadline - time.monotonic()
             assert wait > 0 and readable(self.sock, wait), \
                 f"no {kind} {fields}: {self.frames}"
-            self._take()
+            self.take()
 
     def ended(self):
         """The daemon closes; the last frames, Bye among them, are in frames."""
         deadline = time.monotonic() + self.timeout
         try:
             while readable(self.sock, deadline - time.monotonic()):
-                self._take()
+                self.take()
         except ConnectionError:
             return [f["bye"] for f in self.frames if "bye" in f]
         raise AssertionError("the daemon does not close")

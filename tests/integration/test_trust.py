@@ -495,7 +495,7 @@ def test_certificates_work(certified, actor):
 def test_certificate_of_another_node(certified):
     a, b = certified("node-a"), certified("node-b")
     both_logs(a, b, "certificate is for node-b, not for node-x",
-              "dialled another node or does not allow our certificate, which is for node-b",
+              "dialled another node, or refuses our certificate, which is for node-b",
               node="node-x")
 
 
@@ -511,8 +511,8 @@ def test_certificate_not_allowed(certified):
     a = certified("node-a", allow=["node-c"])
     b = certified("node-b")
     both_logs(a, b, "certificate is for node-b: not in trust . allow",
-              "does not allow our certificate, which is for node-b")
-    both_logs(b, a, "does not allow our certificate, which is for node-b|trust . allow",
+              "refuses our certificate, which is for node-b")
+    both_logs(b, a, "refuses our certificate, which is for node-b|trust . allow",
               "certificate is for node-b: not in trust . allow", node="node-a")
 
 

@@ -87,7 +87,7 @@ def flood(d, begin, stop, sources=1):
 
 # ---------------------------------------------------------------- masses of connections
 
-HALF = {"silent": b"", "preamble": b"KVTCTRL1", "data": b"KVTDATA1", "half": b"KVT",
+HALF = {"silent": b"", "preamble": b"KVTCTRL1", "data": b"KVTDATA1",
         "hello": b"KVTCTRL1\0\0\1\0", "tls": b"KVTCTRL1\x16\x03\x01\x02\x00\x01\x00\x01\xfc"}
 
 

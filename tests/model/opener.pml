@@ -45,8 +45,19 @@ inline send_start(t)
 	send_owner(F_START, t_wire[t] - 1, n)
 }
 
+/* What was stopped is not tried again. See LOST_STOP in check. */
+inline check_start(t)
+{
+#ifdef LOST_STOP
+	assert(!t_stopped[t]);
+#else
+	known = known || t_stopped[t];
+#endif
+}
+
 inline wire_add(t)
 {
+	check_start(t);
 	t_answered[t] = false;
 	t_wire[t] = t * (R + 1) + t_retries[t] + 1
 }

@@ -361,7 +361,7 @@ inline S_commit()
 	send_end(id, s_end[id]);
 	o_commits[open_of(id)]++;
 #ifndef COUNT_TWICE
-	twice = twice || t_counted[T_OF(id)];
+	known = known || t_counted[T_OF(id)];
 #endif
 	t_counted[T_OF(id)] = true;
 	s_counted[id] = true;
@@ -371,7 +371,7 @@ inline S_commit()
 		/* a final counts only after all that the reader asked for before it */
 		for (ALL_T(a)) {
 			assert(!final[T_OF(id)] || !(t_behind[T_OF(id)] & (1 << a)) || t_counted[a] ||
-			       twice)
+			       known)
 		}
 		stop_services(open_of(id), OTHER);
 		if

@@ -134,7 +134,7 @@ bool g_made;
 byte g_terminals, t_terminals[NT];
 bool t_counted[NT];	       /* the owner committed an attempt of it */
 bool s_counted[NS], s_answered[NS];
-bool twice;		       /* a pull whose first OK was for bytes that were lost on the way */
+bool known;		       /* one of the daemon's known faults had its way: see check */
 bool t_stopped[NT];	       /* something else than the protocol ended it */
 byte t_behind[NT];	       /* bits: what was before it in its hold when it was asked for */
 bool broke;		       /* the link, ever */

@@ -320,7 +320,8 @@ inline check_end()
 	:: h_kick[t] -> begin(HOLD_KICK, t, NONE, 0)                                           \
 	:: h_state[t] == CONNECTING && opener_up -> begin(HOLD_PEER, t, NONE, 0)               \
 	:: h_state[t] == CONNECTING && !opener_up -> begin(HOLD_KILL, t, NONE, 0)              \
-	:: working(t) && plan == PUSH && !all_sent[wire_of(t)] -> all_sent[wire_of(t)] = true  \
+	:: working(t) && plan == PUSH && !all_sent[wire_of(t)] -> all_sent[wire_of(t)] = true; \
+		printf("NOTE transfer %d: its last byte is on the way\n", t)                    \
 	:: working(t) && plan == PUSH && all_sent[wire_of(t)] ->                               \
 		t_job[t] = NONE; begin(TRANSFER, t, T_MOVED, 0)                                \
 	:: working(t) && plan == PULL && all_sent[wire_of(t)] && !cut[wire_of(t)] ->           \
@@ -341,7 +342,8 @@ inline check_end()
 
 /* ---- to service s: its job, its deadline */
 #define SVC_STEPS(s)                                                                           \
-	:: s_job[s] == LIVE_JOB && plan == PULL && !all_sent[s] -> all_sent[s] = true          \
+	:: s_job[s] == LIVE_JOB && plan == PULL && !all_sent[s] -> all_sent[s] = true;         \
+		printf("NOTE service %d: its last byte is on the way\n", s)                     \
 	:: s_job[s] == LIVE_JOB && plan == PULL && all_sent[s] ->                              \
 		s_job[s] = NONE; begin(SERVICE, s, S_DONE, 0)                                  \
 	:: s_job[s] == LIVE_JOB && plan == PUSH && all_sent[s] && !cut[s] ->                   \
@@ -354,8 +356,10 @@ inline check_end()
 
 /* ---- to client k of the opener: it dies, or it goes as all that it wanted has ended */
 #define CLIENT_STEPS(k, has, idle)                                                             \
-	:: fault && client[k] == UP && !opener_dead && (has) -> spend; client[k] = CLOSING   \
-	:: client[k] == UP && !opener_dead && (has) && (idle) -> client[k] = CLOSING        \
+	:: fault && client[k] == UP && !opener_dead && (has) -> spend; client[k] = CLOSING;  \
+		printf("NOTE client %d of the opener dies\n", k)                                \
+	:: client[k] == UP && !opener_dead && (has) && (idle) -> client[k] = CLOSING;       \
+		printf("NOTE client %d of the opener goes\n", k)                                \
 	:: client[k] == CLOSING && !opener_dead -> begin(CLIENT_TEARDOWN, k, NONE, 0)
 
 #ifdef SKIP_FENCE
@@ -409,12 +413,14 @@ active proctype kvtd()
 
 		/* the owner's, and its client */
 		:: g_state == NONE && !g_made && owner == UP && !owner_dead ->
-			g_state = G_LIVE; g_made = true; begin(ADMIT_PARKED, 0, NONE, 0)
+			g_state = G_LIVE; g_made = true;
+			printf("NOTE the grant is made\n"); begin(ADMIT_PARKED, 0, NONE, 0)
 		:: g_state == G_LIVE -> begin(GRANT, 0, G_TTL, 0)
 		:: fault && g_state == G_HELD -> spend; begin(GRANT, 0, G_MAX_HOLD, 0)
 		:: fault && (g_state == G_LIVE || g_state == G_HELD) ->
 			spend; begin(GRANT, 0, G_REVOKE, 0)
 		:: fault && owner == UP && !owner_dead -> spend; owner = GONE;
+			printf("NOTE the owner dies\n");
 			if
 			:: g_state != NONE && g_state != GONE -> begin(GRANT, 0, G_OWNER, 0)
 			:: else
@@ -426,10 +432,12 @@ active proctype kvtd()
 		:: owner_up && link_broken -> begin(OWNER_LOST_PEER, 0, NONE, 0)
 
 		/* the world */
-		:: fault && !link_broken -> spend; link_broken = true; broke = true
+		:: fault && !link_broken -> spend; link_broken = true; broke = true;
+			printf("NOTE the link breaks\n")
 		:: link_broken && !owner_up && !opener_up && !owner_dead && !opener_dead &&
 		   any_t(dials) ->
-			link_broken = false; owner_up = true; opener_up = true
+			link_broken = false; owner_up = true; opener_up = true;
+			printf("NOTE the link is made anew\n")
 		:: cuts && any_s(moves) -> spend; begin(DATA_CUT, 0, NONE, 0)
 		:: fault && !owner_dead -> spend; link_broken = true; broke = true;
 			begin(OWNER_DIES, 0, NONE, 0)

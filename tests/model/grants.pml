@@ -60,7 +60,7 @@ inline ops(t, what_op, is_final)
 	readers = 2;                                                                           \
 	if                                                                                     \
 	:: ops(0, DATA, true); ops(1, DATA, true)                                              \
-	:: ops(0, DATA, false); ops(1, RELEASE, true)                                          \
+	:: ops(0, DATA, false); ops(1, CLAIM, false)                                           \
 	:: ops(0, DECLINE, false); ops(1, DATA, true)                                          \
 	fi;                                                                                    \
 	choose_plan();                                                                         \

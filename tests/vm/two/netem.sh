@@ -55,8 +55,8 @@ clients 1 8
 wire_name="no loss"
 clean pull 1
 
-wire_name="20 ms"
-wire delay 10ms # and as much on the way back
+wire_name="20 ms each way"
+wire delay 20ms # and as much on the way back
 clean pull 2
 clean push 3
 

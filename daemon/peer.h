@@ -134,5 +134,8 @@ void peer_job_end(struct peer *p);
  */
 void tcp_accept_data(struct kvtd *d, int fd, const char *from, void (*settled)(void *arg),
 		     void *arg);
+/* Of its data connections, for the list of peers: "tls", "ktls" (the kernel does it, in at least
+ * one direction), "none"; "" while there is none. */
+const char *tcp_peer_encryption(struct peer *p);
 
 #endif

@@ -4,8 +4,8 @@
  *
  * The source's daemon sends, the destination's places; both are jobs of the same kind at their own
  * end. Owns the table of functions and the transport's start and end; peers and their connections
- * are in tcp_peer.c, proofs in tcp_hs.c, jobs in tcp_job.c, threads in tcp_io.c, tcp_send.c and
- * tcp_recv.c, and the bytes on the wire are described in tcp_wire.h.
+ * are in tcp_peer.c, proofs in tcp_hs.c and tcp_psk.c, jobs in tcp_job.c, threads in tcp_io.c,
+ * tcp_send.c, tcp_recv.c and tcp_tls.c, and the bytes on the wire are described in tcp_wire.h.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -44,6 +44,8 @@ void tcp_put(struct tcp *t)
 	if (--t->refs)
 		return;
 	tcp_threads_free(t);
+	SSL_CTX_free(t->tls[0]);
+	SSL_CTX_free(t->tls[1]);
 	free(t);
 }
 

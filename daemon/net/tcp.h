@@ -13,6 +13,7 @@
 #define KVTD_NET_TCP_H
 
 #include <event2/event.h>
+#include <openssl/ssl.h>
 #include <sys/queue.h>
 #include <sys/uio.h>
 #include <uthash.h>
@@ -36,6 +37,15 @@
 #define TCP_HANDSHAKES	  256 /* accepted and not proven yet; per source: peer_listen.c */
 #define TCP_REDIAL_MIN_MS 100
 #define TCP_IOV		  512
+#define TCP_TLS_STEP	  16384 /* of plain text that is copied and encrypted at a time: a record */
+
+/* What a turn has read of records and not yet taken. */
+struct tcp_tls_in {
+	uint8_t *bytes; /* at first use */
+	size_t off, len;
+	size_t turn; /* read in this turn */
+	bool dry;    /* the socket has no more */
+};
 
 struct tcp_thread {
 	struct tcp *t;
@@ -44,6 +54,9 @@ struct tcp_thread {
 	uint32_t n_conns; /* the loop's */
 	uint8_t *buf;	  /* TCP_BUF_BYTES */
 	struct iovec iov[TCP_IOV + 2];
+	struct tcp_tls_in in;
+	SLIST_HEAD(, tcp_tls_out) outs; /* spare ones */
+	uint32_t n_outs;
 };
 
 struct tcp {
@@ -54,6 +67,7 @@ struct tcp {
 	LIST_HEAD(, tcp_hs) handshakes;
 	uint32_t n_accepted; /* of them */
 	LIST_HEAD(, tcp_peer) peers;
+	SSL_CTX *tls[2]; /* of acceptors, of diallers; at first use */
 	struct log_limit limit;
 };
 
@@ -148,6 +162,9 @@ struct tcp_conn {
 	uint32_t index;
 	struct tcp_tx tx;
 	struct tcp_rx rx;
+	struct tcp_tls *tls;	/* or NULL: in the clear, or the kernel does it */
+	bool tls_in, tls_out;	/* the directions that it does */
+	const char *encryption; /* "none", "tls", "ktls" */
 	/* under tp->lock */
 	TAILQ_ENTRY(tcp_conn) link;
 	bool listed;
@@ -189,8 +206,8 @@ void tcp_peer_close(struct tcp_peer *tp);
 /* After the threads have ended: frees what is left. */
 void tcp_peer_destroy(struct tcp_peer *tp);
 bool tcp_peer_ready(struct peer *p, char *why, size_t len);
-/* Takes the fd of a proven connection. s: of the side that dialled. */
-void tcp_conn_up(struct tcp_peer *tp, int fd, uint32_t index);
+/* Takes the fd of a proven connection, and its TLS; NULL: in the clear. */
+void tcp_conn_up(struct tcp_peer *tp, int fd, SSL *ssl, uint32_t index);
 /* A dialled stream failed before it was up. */
 void tcp_stream_failed(struct tcp_stream *s, const char *why);
 /* From its thread, which does not touch it afterwards: ends the jobs, posts the rest. */
@@ -221,5 +238,29 @@ void tcp_job_moved(struct tcp_job *tj);
 /* tcp_send.c, tcp_recv.c: a turn of a connection; 0, or -errno and why: it is broken */
 int tcp_conn_send(struct tcp_conn *c);
 int tcp_conn_recv(struct tcp_conn *c);
+
+/* tcp_psk.c: an SSL for the connection of this hello. Returns new, NULL: no memory. */
+SSL *tcp_psk_ssl(struct tcp *t, bool dialler, const uint8_t key[TCP_PSK_BYTES],
+		 const struct tcp_hello *hello);
+/* After the handshake: the other side has the key. */
+bool tcp_psk_proven(const SSL *ssl);
+
+/*
+ * tcp_tls.c: TLS in user space, for the directions that c->tls_in and c->tls_out name. start takes
+ * ssl, whose handshake is over; -ENOMEM: it stays the caller's.
+ */
+int tcp_tls_start(struct tcp_conn *c, SSL *ssl);
+void tcp_tls_free(struct tcp_tls *tls); /* takes NULL */
+void tcp_tls_thread_free(struct tcp_thread *th);
+/* Encrypts n bytes, TCP_TLS_STEP at most, after room; they leave with flush. n, or a -errno. */
+ssize_t tcp_tls_write(struct tcp_conn *c, const void *p, size_t n);
+/* 0, -EAGAIN: the socket must take some first, or another -errno. */
+int tcp_tls_room(struct tcp_conn *c);
+int tcp_tls_flush(struct tcp_conn *c);
+bool tcp_tls_unsent(const struct tcp_conn *c);
+/* A turn of reading begins. It must go on until read answers -EAGAIN. */
+void tcp_tls_turn(struct tcp_conn *c);
+/* As readv. -EAGAIN also when the turn has read its share. */
+ssize_t tcp_tls_read(struct tcp_conn *c, const struct iovec *iov, int n_iov);
 
 #endif

@@ -18,6 +18,7 @@
 #include <unistd.h>
 #include "alloc.h"
 #include "net/tcp.h"
+#include "tls.h"
 
 enum hs_state {
 	HS_CONNECT,	  /* dialler: connect() is going on */
@@ -26,6 +27,7 @@ enum hs_state {
 	HS_WAIT_HELLO,	  /* acceptor */
 	HS_WAIT_PROOF,	  /* acceptor */
 	HS_PROVEN,	  /* what is left is to be sent */
+	HS_TLS,		  /* tls.c has the socket */
 };
 
 struct tcp_hs {
@@ -39,6 +41,7 @@ struct tcp_hs {
 	void (*settled)(void *arg); /* acceptor's, or NULL */
 	void *settled_arg;
 	uint8_t key[PEER_KEY_BYTES];
+	struct tls_hs *tls;
 	struct tcp_hello hello;
 	uint8_t hello_bytes[TCP_HELLO_BYTES];
 	uint8_t nonce[TCP_NONCE_BYTES]; /* the acceptor's */
@@ -61,6 +64,7 @@ static void hs_free(struct tcp_hs *hs)
 		event_free(hs->io);
 	if (hs->timer)
 		event_free(hs->timer);
+	tls_handshake_cancel(hs->tls);
 	if (hs->fd >= 0)
 		close(hs->fd);
 	if (hs->settled)
@@ -97,13 +101,15 @@ void tcp_hs_close(struct tcp *t)
 
 static void hs_timeout(evutil_socket_t fd, short what, void *arg)
 {
+	struct tcp_hs *hs = arg;
+
 	(void)fd;
 	(void)what;
-	hs_fail(arg, "no proof within 5 s");
+	hs_fail(hs, hs->tls ? "no TLS handshake within 5 s" : "no proof within 5 s");
 }
 
-/* The socket is proven; its thread does the rest. */
-static void hs_up(struct tcp_hs *hs)
+/* The socket is proven, ssl is its TLS or NULL; its thread does the rest. */
+static void hs_up(struct tcp_hs *hs, SSL *ssl)
 {
 	struct tcp_stream *s = hs->stream;
 	struct tcp_peer *tp = s ? s->tp : NULL;
@@ -116,14 +122,16 @@ static void hs_up(struct tcp_hs *hs)
 		tp = p ? tcp_peer_of(p) : NULL;
 	}
 	if (!tp) {
+		SSL_free(ssl);
 		hs_fail(hs, "its control connection is gone");
 		return;
 	}
 	hs->fd = -1;
 	hs_free(hs);
-	tcp_conn_up(tp, fd, index);
+	tcp_conn_up(tp, fd, ssl, index);
 }
 
+/* HMAC-SHA256 over the label and what both sides have sent, 32 bytes. */
 static void hs_proof(const struct tcp_hs *hs, const char *label, uint8_t *out)
 {
 	uint8_t text[32 + TCP_HELLO_BYTES + TCP_NONCE_BYTES];
@@ -145,6 +153,45 @@ static bool hs_proof_ok(const struct tcp_hs *hs, const char *label)
 	return !CRYPTO_memcmp(mine, hs->in, TCP_PROOF_BYTES);
 }
 
+static void hs_tls_done(void *arg, SSL *ssl, int fd, bool ok, const char *why)
+{
+	struct tcp_hs *hs = arg;
+	char text[200];
+
+	hs->tls = NULL;
+	hs->fd = fd;
+	if (ok && tcp_psk_proven(ssl)) {
+		hs_up(hs, ssl);
+		return;
+	}
+	SSL_free(ssl);
+	snprintf(text, sizeof(text), "TLS handshake: %s", ok ? "it has not our key" : why);
+	hs_fail(hs, text);
+}
+
+/* Proof is complete on both sides: what follows is for tls.c. */
+static void hs_tls(struct tcp_hs *hs)
+{
+	uint8_t key[TCP_PSK_BYTES];
+	bool dialler = hs->stream;
+	SSL *ssl;
+
+	hs_proof(hs, TCP_LABEL_PSK, key);
+	ssl = tcp_psk_ssl(hs->t, dialler, key, &hs->hello);
+	OPENSSL_cleanse(key, sizeof(key));
+	event_free(hs->io);
+	hs->io = NULL;
+	if (ssl)
+		hs->tls = tls_handshake(hs->t->d, ssl, hs->fd, dialler, hs_tls_done, hs);
+	if (!hs->tls) {
+		SSL_free(ssl);
+		hs_fail(hs, "no memory for TLS");
+		return;
+	}
+	hs->fd = -1;
+	hs->state = HS_TLS;
+}
+
 static void hs_expect(struct tcp_hs *hs, enum hs_state state, size_t want)
 {
 	hs->state = state;
@@ -162,9 +209,14 @@ static const char *hs_got_hello(struct tcp_hs *hs)
 		return "another version of the handshake";
 	if (hs->hello.count > TCP_STREAMS_MAX || hs->hello.stream >= hs->hello.count)
 		return "a stream out of range";
+	if (hs->hello.flags & ~(uint32_t)TCP_HELLO_ENCRYPTED)
+		return "an unknown flag";
 	p = peer_by_conn(hs->t->d, hs->hello.conn_id, false);
 	if (!p || !tcp_peer_of(p))
 		return "no control connection of that name";
+	if (p->encrypt != !!(hs->hello.flags & TCP_HELLO_ENCRYPTED))
+		return p->encrypt ? "it is not encrypted: both sides agreed that it is"
+				  : "it is encrypted: both sides agreed that it is not";
 	memcpy(hs->key, p->data_key, sizeof(hs->key));
 	if (RAND_bytes(hs->nonce, sizeof(hs->nonce)) != 1)
 		return "no random numbers";
@@ -286,8 +338,10 @@ static void hs_io(evutil_socket_t fd, short what, void *arg)
 
 	(void)fd;
 	(void)what;
-	if (!err)
-		hs_up(hs);
+	if (!err && hs->hello.flags & TCP_HELLO_ENCRYPTED)
+		hs_tls(hs);
+	else if (!err)
+		hs_up(hs, NULL);
 	else if (err != -EAGAIN && err != -EINTR)
 		hs_fail(hs, why ? why : strerror(-err));
 	else if (!hs_wait(hs, hs->out_len ? EV_WRITE : EV_READ))
@@ -364,6 +418,7 @@ struct tcp_hs *tcp_dial(struct tcp_stream *s, char *why, size_t len)
 	struct tcp_hello hello = { .version = TCP_VERSION,
 				   .stream = s->index,
 				   .count = s->tp->n_streams,
+				   .flags = p->encrypt ? TCP_HELLO_ENCRYPTED : 0,
 				   .conn_id = p->conn_id };
 	struct sockaddr_storage sa;
 	int sa_len = sizeof(sa), fd;

@@ -8,6 +8,8 @@
  * frees it.
  */
 #include <errno.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -219,6 +221,7 @@ static void conn_free(struct tcp_conn *c)
 {
 	if (c->fd >= 0)
 		close(c->fd);
+	tcp_tls_free(c->tls);
 	free(c);
 }
 
@@ -296,9 +299,46 @@ static void replace_stream(struct tcp_peer *tp, uint32_t index)
 	pthread_mutex_unlock(&tp->lock);
 }
 
-void tcp_conn_up(struct tcp_peer *tp, int fd, uint32_t index)
+/*
+ * A flow that something on the way drops without a word ends: bytes that nobody acknowledges, and
+ * silence while none are on the way. Four times the silence that loses a peer: the time-out counts
+ * for a window that stays closed, too, and a reader that is merely slow is to be left alone; and
+ * with many packets lost it takes a few doublings of the pause until one gets through.
+ */
+static void watch_flow(int fd, uint64_t silence_ms)
+{
+	unsigned int limit = (unsigned int)(silence_ms * 4);
+	int one = 1, s = (int)(silence_ms / 1000) + 1;
+
+	if (!silence_ms)
+		return;
+	setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &one, sizeof(one));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &s, sizeof(s));
+	setsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &s, sizeof(s));
+	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof(limit));
+}
+
+static struct tcp_conn *conn_new(struct tcp_peer *tp, int fd, SSL *ssl, uint32_t index)
 {
 	struct tcp_conn *c = kvtd_calloc(1, sizeof(*c));
+
+	if (!c)
+		return NULL;
+	c->fd = fd;
+	c->index = index;
+	c->encryption = "none";
+	c->rx.ctl_have = TCP_TRAILER_BYTES; /* as if a frame had just ended */
+	if (ssl && tcp_tls_start(c, ssl) < 0) {
+		free(c);
+		return NULL;
+	}
+	watch_flow(fd, tp->d->conf->keepalive_timeout);
+	return c;
+}
+
+void tcp_conn_up(struct tcp_peer *tp, int fd, SSL *ssl, uint32_t index)
+{
+	struct tcp_conn *c = conn_new(tp, fd, ssl, index);
 	char why[160] = "no memory for a data connection";
 	int err;
 
@@ -306,17 +346,18 @@ void tcp_conn_up(struct tcp_peer *tp, int fd, uint32_t index)
 	if (c)
 		c->th = tcp_thread_pick(tp->t, why, sizeof(why));
 	if (!c || !c->th) {
-		free(c);
-		close(fd);
+		if (c) {
+			conn_free(c);
+		} else {
+			SSL_free(ssl);
+			close(fd);
+		}
 		log_err("peer %s: data connection %u: %s", tp->node, index, why);
 		if (index < tp->n_streams)
 			stream_later(&tp->streams[index]);
 		return;
 	}
 	c->tp = tcp_peer_get(tp);
-	c->fd = fd;
-	c->index = index;
-	c->rx.ctl_have = TCP_TRAILER_BYTES; /* as if a frame had just ended */
 	c->th->n_conns++;
 	pthread_mutex_lock(&tp->lock);
 	TAILQ_INSERT_TAIL(&tp->conns, c, link);
@@ -326,9 +367,26 @@ void tcp_conn_up(struct tcp_peer *tp, int fd, uint32_t index)
 	conns_changed(tp, 1);
 	if (index < tp->n_streams)
 		tp->streams[index].backoff_ms = 0;
-	log_debug("peer %s: data connection %u is up", tp->node, index);
+	log_debug("peer %s: data connection %u is up, encryption: %s", tp->node, index,
+		  c->encryption);
 	if (err)
 		tcp_conn_break(c, strerror(-err));
+}
+
+const char *tcp_peer_encryption(struct peer *p)
+{
+	struct tcp_peer *tp = tcp_peer_of(p);
+	struct tcp_conn *c;
+	const char *name = "";
+
+	if (!tp)
+		return name;
+	pthread_mutex_lock(&tp->lock);
+	c = TAILQ_FIRST(&tp->conns);
+	if (c)
+		name = c->encryption;
+	pthread_mutex_unlock(&tp->lock);
+	return name;
 }
 
 void tcp_peer_destroy(struct tcp_peer *tp)

@@ -2,7 +2,8 @@
 /*
  * tcp_recv.c - frames in: payload goes where the receiver's map says, or nowhere
  *
- * Large pieces are read straight into place, small ones by way of the thread's buffer. A frame's
+ * Large pieces are read straight into place, small ones and what comes encrypted by way of the
+ * thread's buffer. A frame's
  * trailer and the next one's header come with its payload's last bytes, so a frame costs one system
  * call where the socket has all of it. Reads never wait: a fence is as near as the end of one.
  */
@@ -78,12 +79,12 @@ static bool take_in_place(struct tcp_conn *c, struct intake *in)
 static void rx_build(struct tcp_conn *c, struct intake *in, bool inside)
 {
 	struct tcp_rx *rx = &c->rx;
-	uint64_t left = rx->len - rx->got;
+	uint64_t left = rx->len - rx->got, max = c->tls_in ? TCP_TLS_STEP : TCP_BUF_BYTES;
 
 	if (rx->busy && left) {
-		if (!inside || !take_in_place(c, in)) {
+		if (!inside || c->tls_in || !take_in_place(c, in)) {
 			*in = (struct intake){ .buffered = true };
-			take(c->th, in, c->th->buf, left < TCP_BUF_BYTES ? left : TCP_BUF_BYTES);
+			take(c->th, in, c->th->buf, left < max ? left : max);
 			in->payload = in->bytes;
 		}
 		if (in->payload < left)
@@ -225,6 +226,8 @@ static ssize_t rx_read(struct tcp_conn *c, const struct intake *in)
 	struct msghdr m = { .msg_iov = c->th->iov, .msg_iovlen = (size_t)in->n };
 	ssize_t n;
 
+	if (c->tls_in)
+		return tcp_tls_read(c, c->th->iov, in->n);
 	do
 		n = recvmsg(c->fd, &m, MSG_DONTWAIT);
 	while (n < 0 && errno == EINTR);
@@ -233,7 +236,7 @@ static ssize_t rx_read(struct tcp_conn *c, const struct intake *in)
 	return n ? n : -ENODATA;
 }
 
-/* One system call. Bytes read, or a -errno; *full: the socket may have more. */
+/* One system call, or record. Bytes read, or a -errno; *full: there may be more. */
 static ssize_t rx_step(struct tcp_conn *c, bool *full)
 {
 	struct tcp_peer *tp = c->tp;
@@ -260,7 +263,7 @@ static ssize_t rx_step(struct tcp_conn *c, bool *full)
 	} else if (inside && in.buffered && payload) {
 		faulted = rx_scatter(c, payload, &region) < 0;
 	}
-	*full = faulted || (n > 0 && (uint64_t)n == in.bytes);
+	*full = faulted || c->tls_in || (n > 0 && (uint64_t)n == in.bytes);
 
 	if (inside) {
 		struct tcp_job *tj = rx->tj;
@@ -286,7 +289,10 @@ int tcp_conn_recv(struct tcp_conn *c)
 	uint64_t turn = 0;
 	bool full = true;
 
-	while (full && turn < TCP_TURN_BYTES) {
+	if (c->tls_in)
+		tcp_tls_turn(c);
+	/* TLS says itself when the turn is over: nothing that was read ahead may be left */
+	while (full && (turn < TCP_TURN_BYTES || c->tls_in)) {
 		ssize_t n = rx_step(c, &full);
 		int err;
 

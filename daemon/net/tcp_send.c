@@ -3,7 +3,8 @@
  * tcp_send.c - frames out: a connection takes the next chunk of its peer's senders when it can
  * write
  *
- * Large pieces go to the socket from where they are, small ones through the thread's buffer. What a
+ * Large pieces go to the socket from where they are, small ones and what is to be encrypted through
+ * the thread's buffer. What a
  * system call did not take is gathered again with the next one, so nothing of a client's memory is
  * kept between two turns, and a frame that is cut short by a fence needs none.
  */
@@ -25,10 +26,12 @@ struct batch {
 	struct tcp_thread *th;
 	int n;		/* of th->iov */
 	uint64_t bytes; /* of all of them */
+	uint64_t max;	/* about as much */
+	bool copied;	/* all of it is in th->buf */
+	size_t used;	/* of th->buf */
 	/* of the payload */
 	struct ext_iter it;
 	uint64_t left, gather;
-	size_t used; /* of th->buf */
 	uint32_t region;
 };
 
@@ -44,37 +47,56 @@ static void add(struct batch *b, const void *p, uint64_t len)
 	b->th->iov[b->n++] = (struct iovec){ .iov_base = (void *)(uintptr_t)p, .iov_len = len };
 }
 
+/* By way of the buffer. */
+static void add_copy(struct batch *b, const void *p, uint64_t len)
+{
+	uint8_t *to = b->th->buf + b->used;
+
+	memcpy(to, p, len);
+	b->used += len;
+	add(b, to, len);
+}
+
+static void add_ours(struct batch *b, const void *p, uint64_t len)
+{
+	(b->copied ? add_copy : add)(b, p, len);
+}
+
 /* Under the guard. */
 static void add_payload(void *arg)
 {
 	struct batch *b = arg;
 	struct ext_span s;
 
-	while (b->left && b->n < TCP_IOV && b->bytes < TCP_BATCH_BYTES) {
-		uint64_t max = TCP_BATCH_BYTES - b->bytes;
+	while (b->left && b->n < TCP_IOV && b->bytes < b->max) {
+		uint64_t max = b->max - b->bytes;
 		const uint8_t *from;
 
 		ext_next(&b->it, b->left < max ? b->left : max, &s);
 		b->region = s.region;
 		from = (const uint8_t *)(uintptr_t)s.addr;
-		if (s.len < b->gather) {
-			uint8_t *to = b->th->buf + b->used;
-
+		if (s.len >= b->gather) {
+			add(b, from, s.len);
+		} else {
 			if (s.len > TCP_BUF_BYTES - b->used)
 				return;
 			if (b->left > s.len)
 				net_prefetch(&b->it, s.len);
-			memcpy(to, from, s.len);
-			b->used += s.len;
-			from = to;
+			add_copy(b, from, s.len);
 		}
-		add(b, from, s.len);
 		b->left -= s.len;
 	}
 }
 
 static void add_zeros(struct batch *b)
 {
+	if (b->copied) {
+		uint64_t n = b->left < b->max - b->bytes ? b->left : b->max - b->bytes;
+
+		add_copy(b, zeros, n);
+		b->left -= n;
+		return;
+	}
 	for (int i = 0; b->left && i < ZERO_IOVS; i++) {
 		uint64_t n = b->left < ZERO_BYTES ? b->left : ZERO_BYTES;
 
@@ -161,7 +183,7 @@ static int tx_build(struct tcp_conn *c, struct batch *b, bool inside)
 	uint64_t end = payload_end(tx), off = tx->sent;
 
 	if (off < TCP_HEADER_BYTES) {
-		add(b, tx->header + off, TCP_HEADER_BYTES - off);
+		add_ours(b, tx->header + off, TCP_HEADER_BYTES - off);
 		off = TCP_HEADER_BYTES;
 	}
 	if (off < end) {
@@ -169,7 +191,7 @@ static int tx_build(struct tcp_conn *c, struct batch *b, bool inside)
 		if (!inside) {
 			add_zeros(b);
 		} else {
-			b->gather = c->tp->gather;
+			b->gather = b->copied ? UINT64_MAX : c->tp->gather;
 			ext_seek(&b->it, tx->tj->end.map, tx->pos + (off - TCP_HEADER_BYTES));
 			if (mem_guarded(add_payload, b) < 0)
 				return -EFAULT;
@@ -178,7 +200,9 @@ static int tx_build(struct tcp_conn *c, struct batch *b, bool inside)
 			return 0;
 		off = end;
 	}
-	add(b, tx->trailer + (off - end), TCP_TRAILER_BYTES - (off - end));
+	if (b->copied && b->bytes + TCP_TRAILER_BYTES > b->max)
+		return 0;
+	add_ours(b, tx->trailer + (off - end), TCP_TRAILER_BYTES - (off - end));
 	return 0;
 }
 
@@ -209,6 +233,8 @@ static ssize_t tx_send(struct tcp_conn *c, struct batch *b)
 	if (fault_on(SEND_SHORT))
 		cut_short(b, fault_on(SEND_SHORT));
 #endif
+	if (c->tls_out)
+		return tcp_tls_write(c, c->th->buf, b->bytes);
 	m.msg_iovlen = (size_t)b->n;
 	do
 		n = sendmsg(c->fd, &m, MSG_DONTWAIT | MSG_NOSIGNAL);
@@ -242,15 +268,20 @@ static void tx_sent(struct tcp_tx *tx, uint64_t n)
 	tx->tj = NULL;
 }
 
-/* One system call. Bytes written, -EAGAIN, or another -errno: the connection is broken. */
+/* One system call, or record. Bytes written, -EAGAIN, or another -errno: it is broken. */
 static ssize_t tx_step(struct tcp_conn *c)
 {
 	struct tcp_peer *tp = c->tp;
 	struct tcp_tx *tx = &c->tx;
-	struct batch b = { .th = c->th };
+	struct batch b = { .th = c->th,
+			   .copied = c->tls_out,
+			   .max = c->tls_out ? TCP_TLS_STEP : TCP_BATCH_BYTES };
 	bool inside;
 	ssize_t n;
 
+	n = c->tls_out ? tcp_tls_room(c) : 0;
+	if (n < 0)
+		return n;
 	pthread_mutex_lock(&tp->lock);
 	inside = tx_enter(tx);
 	pthread_mutex_unlock(&tp->lock);
@@ -286,30 +317,42 @@ static ssize_t tx_step(struct tcp_conn *c)
 	return n;
 }
 
-int tcp_conn_send(struct tcp_conn *c)
+/* A frame to send, if there is one; else the connection rests, unless it has records to send. */
+static bool tx_next(struct tcp_conn *c)
+{
+	bool any;
+
+	pthread_mutex_lock(&c->tp->lock);
+	any = tx_claim(c);
+	if (!any && !(c->tls_out && tcp_tls_unsent(c)))
+		tcp_conn_rest(c);
+	pthread_mutex_unlock(&c->tp->lock);
+	return any;
+}
+
+/* As many frames as one turn may send. 0, or a -errno; -EAGAIN: the socket is full. */
+static int send_frames(struct tcp_conn *c)
 {
 	uint64_t turn = 0;
 
 	while (turn < TCP_TURN_BYTES) {
 		ssize_t n;
 
-		if (!c->tx.busy) {
-			bool any;
-
-			pthread_mutex_lock(&c->tp->lock);
-			any = tx_claim(c);
-			if (!any)
-				tcp_conn_rest(c);
-			pthread_mutex_unlock(&c->tp->lock);
-			if (!any)
-				return 0;
-		}
-		n = tx_step(c);
-		if (n == -EAGAIN)
+		if (!c->tx.busy && !tx_next(c))
 			return 0;
+		n = tx_step(c);
 		if (n < 0)
 			return (int)n;
 		turn += (uint64_t)n;
 	}
 	return 0;
+}
+
+int tcp_conn_send(struct tcp_conn *c)
+{
+	int err = send_frames(c);
+
+	if (!err && c->tls_out)
+		err = tcp_tls_flush(c);
+	return err == -EAGAIN ? 0 : err;
 }

@@ -12,16 +12,29 @@
  *			  0	u32	version, 1
  *			  4	u32	stream: 0 .. count - 1
  *			  8	u32	count of streams that the dialler makes
- *			 12	u32	0
+ *			 12	u32	flags: 1 encrypted
  *			 16	u64	connection: of the control connection's Hello
  *			 24	32	nonce, fresh
  *	acceptor	nonce, 32 bytes, fresh
  *	dialler		HMAC-SHA256(data_key, "kvtd-data-dial" hello acceptor's nonce)
  *	acceptor	HMAC-SHA256(data_key, "kvtd-data-accept" hello acceptor's nonce)
  *
- * data_key is of the control connection's Hello. Each side closes on a wrong proof; the acceptor
- * sends its own only after it has seen a right one. A new connection for a stream replaces the old
- * one. From then on each direction is a sequence of frames
+ * data_key is exported from the control connection's TLS, or of its Hello where that has none. Each
+ * side closes on a wrong proof; the acceptor sends its own only after it has seen a right one. Both
+ * know from the control connection whether data is encrypted: a hello that says otherwise is
+ * refused. A new connection for a stream replaces the old one.
+ *
+ * Encrypted: a TLS 1.3 handshake follows on the same socket, the dialler as client, with
+ *
+ *	PSK		HMAC-SHA256(data_key, "kvtd-data-psk" hello acceptor's nonce)
+ *	identity	connection and stream in hex, "1122334455667788.0"
+ *
+ * and nothing else: a server without the key, whatever its certificate, and a client without it are
+ * refused. (EC)DHE goes with it, so a data_key that becomes known later opens nothing. After it
+ *only application data may come: a KeyUpdate or any other handshake message closes the connection,
+ *an alert ends it. Records say nothing of frames. All of this, from accept on, has 5 s.
+ *
+ * From then on each direction is a sequence of frames
  *
  *	header, 32 bytes
  *			  0	u32	"KVD1"
@@ -65,18 +78,21 @@
 #define TCP_PROOF_BYTES 32
 #define TCP_LABEL_DIAL	"kvtd-data-dial"
 #define TCP_LABEL_ACC	"kvtd-data-accept"
+#define TCP_LABEL_PSK	"kvtd-data-psk"
+#define TCP_PSK_BYTES	32
 
 #define TCP_MAGIC	  0x3144564bu /* "KVD1" */
 #define TCP_HEADER_BYTES  32
 #define TCP_TRAILER_BYTES 8
 #define TCP_CTL_BYTES	  (TCP_TRAILER_BYTES + TCP_HEADER_BYTES)
 
+enum { TCP_HELLO_ENCRYPTED = 1 };
 enum { TCP_FRAME_DATA = 1 };
 enum { TCP_FLAG_OPENER = 1 };
 enum { TCP_COMPLETE = 1, TCP_ABORTED = 2 };
 
 struct tcp_hello {
-	uint32_t version, stream, count;
+	uint32_t version, stream, count, flags;
 	uint64_t conn_id;
 };
 
@@ -122,6 +138,7 @@ static inline void tcp_hello_pack(const struct tcp_hello *h, uint8_t *out)
 	wire_put32(out, h->version);
 	wire_put32(out + 4, h->stream);
 	wire_put32(out + 8, h->count);
+	wire_put32(out + 12, h->flags);
 	wire_put64(out + 16, h->conn_id);
 }
 
@@ -130,6 +147,7 @@ static inline void tcp_hello_unpack(const uint8_t *in, struct tcp_hello *h)
 	h->version = wire_get32(in);
 	h->stream = wire_get32(in + 4);
 	h->count = wire_get32(in + 8);
+	h->flags = wire_get32(in + 12);
 	h->conn_id = wire_get64(in + 16);
 }
 

@@ -25,10 +25,10 @@
 #include "net/tcp.h"
 #include "tls.h"
 
-#define IN_BYTES    (256 * 1024)
-#define OUT_FULL    (256 * 1024)		  /* then it is sent */
-#define OUT_BYTES   (OUT_FULL + 2 * TCP_TLS_STEP) /* room for one more step */
-#define OUT_KEPT    2				  /* spare ones, of a thread */
+#define IN_BYTES  (256 * 1024)
+#define OUT_FULL  (256 * 1024)			/* then it is sent */
+#define OUT_BYTES (OUT_FULL + 2 * TCP_TLS_STEP) /* room for one more step */
+#define OUT_KEPT  2				/* spare ones, of a thread */
 
 /* Records that wait for the socket. */
 struct tcp_tls_out {
@@ -119,8 +119,8 @@ int tcp_tls_room(struct tcp_conn *c)
 {
 	const struct tcp_tls_out *o = c->tls->out;
 
-	/* what the socket refused goes first */
-	return o && (o->off || o->len >= OUT_FULL) ? tcp_tls_flush(c) : 0;
+	/* what the socket refused goes first; nothing waits while a fault point sleeps */
+	return o && (o->off || o->len >= OUT_FULL || fault_on(DELAY_CHUNK)) ? tcp_tls_flush(c) : 0;
 }
 
 bool tcp_tls_unsent(const struct tcp_conn *c)

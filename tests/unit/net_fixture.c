@@ -8,12 +8,14 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <unistd.h>
 #include "fault.h"
+#include "worker.h"
 
 #define GUARD	0xee
 #define CONN_ID 0x1122334455667788u
@@ -179,17 +181,22 @@ static void node_init(struct node *n, struct net_fixture *f, const char *name)
 	n->conf.redial_max = 500;
 	snprintf(n->d.node, sizeof(n->d.node), "%s", name);
 	ck_assert_int_eq(loop_init(&n->d), 0);
+	ck_assert_int_eq(worker_init(&n->d, 2), 0);
 	ck_assert_msg(f->ops->open(&n->d, &e) == KVT_OK, "%s", e.text);
 	n->peer.d = &n->d;
 	n->peer.refs = 1;
 }
 
-void fixture_init(struct net_fixture *f, enum net_id id, uint32_t streams, bool ipv6)
+void fixture_init(struct net_fixture *f, enum way way, uint32_t streams, bool ipv6)
 {
+	enum net_id id = way == WAY_LOCAL ? NET_LOCAL : NET_TCP;
+
 	memset(f, 0, sizeof(*f));
+	signal(SIGPIPE, SIG_IGN); /* as kvtd */
 	ck_assert_int_eq(mem_guard_init(), 0);
 	f->base = event_base_new();
 	f->ops = net_transports[id];
+	f->tls = way == WAY_TLS;
 	node_init(&f->node[0], f, "node-a");
 	snprintf(f->node[0].peer.node, sizeof(f->node[0].peer.node), "node-b");
 	f->node[0].peer.self = id == NET_LOCAL;
@@ -202,6 +209,7 @@ void fixture_init(struct net_fixture *f, enum net_id id, uint32_t streams, bool 
 		f->node[i].peer.conn_id = CONN_ID;
 		f->node[i].peer.streams = streams;
 		memset(f->node[i].peer.data_key, 0x5a, PEER_KEY_BYTES);
+		f->node[i].peer.encrypt = f->tls;
 	}
 	node_listen(&f->node[1], ipv6, f->node[0].peer.address);
 }
@@ -243,9 +251,9 @@ void fixture_connect(struct net_fixture *f)
 	ck_assert_msg(wait_until(f, is_ready, f), "no data connections");
 }
 
-void fixture_start(struct net_fixture *f, enum net_id id, uint32_t streams, bool ipv6)
+void fixture_start(struct net_fixture *f, enum way way, uint32_t streams, bool ipv6)
 {
-	fixture_init(f, id, streams, ipv6);
+	fixture_init(f, way, streams, ipv6);
 	fixture_connect(f);
 }
 
@@ -278,6 +286,7 @@ void fixture_stop(struct net_fixture *f)
 		if (!f->node[i].d.base)
 			continue;
 		f->ops->close(&f->node[i].d);
+		worker_done(&f->node[i].d);
 		loop_done(&f->node[i].d);
 	}
 	event_base_free(f->base);

@@ -29,17 +29,33 @@ struct node {
 	int path_changes;
 };
 
+/* What the suite runs over. */
+enum way { WAY_LOCAL, WAY_TCP, WAY_TLS, WAY_COUNT };
+
 struct net_fixture {
 	struct event_base *base;
 	const struct net_ops *ops;
+	bool tls;	     /* tcp, encrypted */
 	struct node node[2]; /* 0 dials 1; local: only 0 */
 	uint64_t last_xfer;
 };
 
+/* Loop tests: way x operation (0 pull, 1 push). */
+#define WAYS (2 * WAY_COUNT)
+static inline enum way way_of(int i)
+{
+	return (enum way)(i >> 1);
+}
+
+static inline int op_of(int i)
+{
+	return i & 1;
+}
+
 /* Both ends; for tcp with `streams` connections over 127.0.0.1 or ::1, up. */
-void fixture_start(struct net_fixture *f, enum net_id id, uint32_t streams, bool ipv6);
+void fixture_start(struct net_fixture *f, enum way way, uint32_t streams, bool ipv6);
 /* The same without waiting for the path; conf may be changed in between. */
-void fixture_init(struct net_fixture *f, enum net_id id, uint32_t streams, bool ipv6);
+void fixture_init(struct net_fixture *f, enum way way, uint32_t streams, bool ipv6);
 void fixture_connect(struct net_fixture *f);
 void fixture_stop(struct net_fixture *f);
 /* The node at end 0 (opener) or 1 (owner). */

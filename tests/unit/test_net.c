@@ -15,19 +15,6 @@
 
 static struct net_fixture f;
 
-/* Loop tests: transport x operation. */
-#define WAYS (2 * NET_COUNT)
-
-static int op_of(int i)
-{
-	return i & 1;
-}
-
-static enum net_id net_of(int i)
-{
-	return (enum net_id)(i >> 1);
-}
-
 static void move(int i, const struct geo *src, const struct geo *dst)
 {
 	struct xfer x;
@@ -43,7 +30,7 @@ START_TEST(sizes)
 {
 	static const uint64_t bytes[] = { 1, 2, 4095, 65535, 65536, 65537, (8 << 20) + 1 };
 
-	fixture_start(&f, net_of(_i), 4, false);
+	fixture_start(&f, way_of(_i), 4, false);
 	for (size_t k = 0; k < sizeof(bytes) / sizeof(bytes[0]); k++) {
 		struct geo g = geo_blocks(1, bytes[k], 1, false);
 
@@ -57,7 +44,7 @@ START_TEST(no_bytes)
 {
 	struct geo g = geo_blocks(1, 64, 0, false);
 
-	fixture_start(&f, net_of(_i), 1, false);
+	fixture_start(&f, way_of(_i), 1, false);
 	move(_i, &g, &g);
 	fixture_stop(&f);
 }
@@ -69,7 +56,7 @@ START_TEST(million_pieces)
 	struct geo src = geo_blocks(16, 17, 65536, true), dst = src;
 
 	dst.part[0].gap = 3;
-	fixture_start(&f, net_of(_i), 4, false);
+	fixture_start(&f, way_of(_i), 4, false);
 	move(_i, &src, &dst);
 	fixture_stop(&f);
 }
@@ -82,7 +69,7 @@ START_TEST(coalesced_to_fragmented)
 	struct geo big = geo_blocks(3, 65536, 40, false);
 	struct geo big_frag = geo_blocks(3, 65536, 40, true);
 
-	fixture_start(&f, net_of(_i), 4, false);
+	fixture_start(&f, way_of(_i), 4, false);
 	move(_i, &flat, &flat);
 	move(_i, &flat, &frag);
 	move(_i, &frag, &flat);
@@ -104,7 +91,7 @@ START_TEST(slices)
 	src.part[0].slice =
 		(struct ext_slice){ .off = 3 * 256, .len = 256, .stride = 8 * 256, .count = 4 };
 	dst.part[0].gap = 16;
-	fixture_start(&f, net_of(_i), 2, false);
+	fixture_start(&f, way_of(_i), 2, false);
 	move(_i, &src, &dst);
 	/* the other way round: into the slices of larger blocks */
 	move(_i, &dst, &src);
@@ -126,7 +113,7 @@ START_TEST(plane_ranges_and_parts)
 	dst.part[0].plane_count = 3;
 	src.part[2].gap = 7;
 	dst.part[1].gap = 90;
-	fixture_start(&f, net_of(_i), 4, false);
+	fixture_start(&f, way_of(_i), 4, false);
 	move(_i, &src, &dst);
 	fixture_stop(&f);
 }
@@ -172,7 +159,7 @@ START_TEST(random_shapes)
 	rng = s ? strtoull(s, NULL, 0) : (uint64_t)time(NULL);
 	printf("# KVT_SEED=%llu\n", (unsigned long long)rng);
 	fflush(stdout);
-	fixture_start(&f, net_of(_i), 3, false);
+	fixture_start(&f, way_of(_i), 3, false);
 	for (int k = 0; k < 40; k++) {
 		struct geo src, dst;
 
@@ -189,7 +176,7 @@ START_TEST(short_writes)
 {
 	struct geo g = geo_blocks(2, 300, 9, true), big = geo_blocks(1, 40000, 2, false);
 
-	fixture_start(&f, net_of(_i), 2, false);
+	fixture_start(&f, way_of(_i), 2, false);
 	test_fault("send-short=1");
 	move(_i, &g, &g);
 	test_fault("send-short=7");
@@ -206,7 +193,7 @@ START_TEST(many_at_once)
 	static struct xfer x[MANY];
 	struct geo src = geo_blocks(3, 3000, 100, true), dst = geo_blocks(3, 3000, 100, true);
 
-	fixture_start(&f, net_of(_i), 4, false);
+	fixture_start(&f, way_of(_i), 4, false);
 	for (int k = 0; k < MANY; k++) {
 		xfer_init(&x[k], &f, k & 1, &src, &dst, (uint32_t)k + 1);
 		for (int e = 0; e < 2; e++)
@@ -228,8 +215,8 @@ START_TEST(ipv6)
 {
 	struct geo g = geo_blocks(2, 70000, 9, true);
 
-	fixture_start(&f, NET_TCP, 2, true);
-	move((NET_TCP << 1) + _i, &g, &g);
+	fixture_start(&f, way_of(_i), 2, true);
+	move(_i, &g, &g);
 	fixture_stop(&f);
 }
 END_TEST
@@ -240,13 +227,13 @@ START_TEST(peer_counters)
 	struct geo g = geo_blocks(1, 65536 * 3 + 1, 1, false);
 	uint64_t wire = 65536 * 3 + 1 + 4 * 40;
 
-	fixture_start(&f, NET_TCP, 4, false);
-	move((NET_TCP << 1) + _i, &g, &g);
+	fixture_start(&f, way_of(_i), 4, false);
+	move(_i, &g, &g);
 	/* a connection that has read a trailer waits for the next header: nothing is in between */
-	ck_assert_uint_eq(f.node[_i].peer.bytes_in, wire);
-	ck_assert_uint_eq(f.node[!_i].peer.bytes_out, wire);
-	ck_assert_uint_eq(f.node[!_i].peer.bytes_in, 0);
-	ck_assert_uint_eq(f.node[_i].peer.bytes_out, 0);
+	ck_assert_uint_eq(f.node[op_of(_i)].peer.bytes_in, wire);
+	ck_assert_uint_eq(f.node[!op_of(_i)].peer.bytes_out, wire);
+	ck_assert_uint_eq(f.node[!op_of(_i)].peer.bytes_in, 0);
+	ck_assert_uint_eq(f.node[op_of(_i)].peer.bytes_out, 0);
 	fixture_stop(&f);
 }
 END_TEST
@@ -257,7 +244,7 @@ START_TEST(priorities_share)
 	struct geo g = geo_blocks(1, 65536, 60, false);
 	uint64_t deadline = 0;
 
-	fixture_init(&f, net_of(_i), 1, false);
+	fixture_init(&f, way_of(_i), 1, false);
 	fixture_connect(&f);
 	test_fault("delay-chunk=4");
 	for (int k = 0; k < 3; k++) {
@@ -303,8 +290,8 @@ Suite *test_suite(void)
 	tcase_add_loop_test(t, short_writes, 0, WAYS);
 	tcase_add_loop_test(t, many_at_once, 0, WAYS);
 	tcase_add_loop_test(t, priorities_share, 0, WAYS);
-	tcase_add_loop_test(t, ipv6, 0, 2);
-	tcase_add_loop_test(t, peer_counters, 0, 2);
+	tcase_add_loop_test(t, ipv6, 2 * WAY_TCP, WAYS);
+	tcase_add_loop_test(t, peer_counters, 2 * WAY_TCP, WAYS);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -13,19 +13,8 @@
 
 static struct net_fixture f;
 
-#define WAYS   (2 * NET_COUNT)
 #define MARK   0x77
 #define STREAK 256 /* of MARK: never in the pattern */
-
-static int op_of(int i)
-{
-	return i & 1;
-}
-
-static enum net_id net_of(int i)
-{
-	return (enum net_id)(i >> 1);
-}
 
 static struct geo big(void)
 {
@@ -75,7 +64,7 @@ static bool late(int i, int end, bool fence_off)
 	struct side *s;
 	bool seen = false;
 
-	fixture_start(&f, net_of(i), 2, false);
+	fixture_start(&f, way_of(i), 2, false);
 	xfer_init(&x, &f, op_of(i), &g, &g, 3);
 	s = &x.end[end];
 	/* long where the overwriting must come in time to be seen */
@@ -136,7 +125,7 @@ START_TEST(stop_before)
 	struct geo g = big();
 	struct xfer x;
 
-	fixture_start(&f, net_of(_i), 2, false);
+	fixture_start(&f, way_of(_i), 2, false);
 	for (int k = 0; k < 20; k++) {
 		xfer_init(&x, &f, op_of(_i), &g, &g, 4);
 		xfer_start(&x);
@@ -160,7 +149,7 @@ START_TEST(stop_when_done_is_on_its_way)
 	struct geo g = geo_blocks(1, 65536, 4, false);
 	struct xfer x;
 
-	fixture_start(&f, net_of(_i), 2, false);
+	fixture_start(&f, way_of(_i), 2, false);
 	xfer_init(&x, &f, op_of(_i), &g, &g, 5);
 	xfer_start(&x);
 	/* threads work without the loop */
@@ -186,7 +175,7 @@ START_TEST(bystanders)
 	struct geo g = big();
 	struct xfer x[4];
 
-	fixture_start(&f, net_of(_i), 3, false);
+	fixture_start(&f, way_of(_i), 3, false);
 	for (int k = 0; k < 4; k++)
 		xfer_init(&x[k], &f, k & 1, &g, &g, (uint32_t)k);
 	test_fault("delay-chunk=2");
@@ -212,7 +201,7 @@ START_TEST(offer_withdrawn)
 	struct geo g = big();
 	struct xfer x;
 
-	fixture_start(&f, NET_LOCAL, 1, false);
+	fixture_start(&f, WAY_LOCAL, 1, false);
 	xfer_init(&x, &f, _i, &g, &g, 6);
 	test_fault("delay-chunk=20");
 	xfer_start(&x);
@@ -241,7 +230,7 @@ START_TEST(lengths_differ)
 	struct geo g = geo_blocks(1, 100, 2, false), h = geo_blocks(1, 100, 3, false);
 	struct xfer x;
 
-	fixture_start(&f, NET_LOCAL, 1, false);
+	fixture_start(&f, WAY_LOCAL, 1, false);
 	xfer_init(&x, &f, _i, &g, &g, 6);
 	side_done(&x.end[0]);
 	side_init(&x.end[0], &f.node[0], &h, 6);
@@ -282,7 +271,7 @@ static void faults(int i, uint64_t block, int torn)
 	struct xfer x;
 	struct side *bad, *good;
 
-	fixture_start(&f, net_of(i), 2, false);
+	fixture_start(&f, way_of(i), 2, false);
 	xfer_init(&x, &f, op_of(i), &g, &g, 7);
 	bad = &x.end[torn];
 	good = &x.end[!torn];
@@ -292,7 +281,7 @@ static void faults(int i, uint64_t block, int torn)
 	ck_assert_int_eq(bad->status, KVT_INVALID);
 	ck_assert_str_eq(bad->text, "memory of region 7 faulted");
 	ck_assert_int_eq(bad->job.bad_region, 0);
-	if (net_of(i) == NET_LOCAL && torn == 1) {
+	if (way_of(i) == WAY_LOCAL && torn == 1) {
 		ck_assert(wait_for(&f, &good->done, 1));
 		ck_assert_int_eq(good->status, KVT_INVALID);
 		ck_assert_str_eq(good->text, "memory of the far side faulted");
@@ -333,7 +322,7 @@ START_TEST(simulated_fault)
 	struct xfer x;
 	uint64_t deadline = 0;
 
-	fixture_start(&f, net_of(_i), 2, false);
+	fixture_start(&f, way_of(_i), 2, false);
 	xfer_init(&x, &f, op_of(_i), &g, &g, 7);
 	test_fault("sigbus=2");
 	xfer_start(&x);

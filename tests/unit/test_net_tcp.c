@@ -17,6 +17,7 @@
 #include "net/tcp.h"
 
 static struct net_fixture f;
+static enum way way; /* WAY_TCP, WAY_TLS: each case runs over both */
 
 #define CHUNK 65536
 #define MARK  0x77
@@ -24,16 +25,15 @@ static struct net_fixture f;
 /* Node 1 alone, waiting to be dialled. */
 static void start(void)
 {
-	fixture_init(&f, NET_TCP, 1, false);
+	fixture_init(&f, way, 1, false);
 	f.ops->peer_add(&f.node[1].peer);
 	f.node[0].peer.down = true;
 }
 
 /* ---- proof */
 
-static void refused_hello(uint32_t version, uint32_t stream, uint32_t count, uint64_t conn_id)
+static void refused_hello(struct tcp_hello h)
 {
-	struct tcp_hello h = { version, stream, count, conn_id };
 	struct raw r;
 
 	raw_dial(&r, &f);
@@ -54,15 +54,20 @@ static void wait_for_a_chunk(const struct side *s)
 
 START_TEST(hello_is_checked)
 {
+	uint32_t flags;
 	uint64_t id;
 
 	start();
 	id = f.node[1].peer.conn_id;
-	refused_hello(2, 0, 4, id);
-	refused_hello(1, 4, 4, id);
-	refused_hello(1, 0, 0, id);
-	refused_hello(1, 0, 1000000, id);
-	refused_hello(1, 0, 4, id + 1);
+	flags = f.tls;
+	refused_hello((struct tcp_hello){ 2, 0, 4, flags, id });
+	refused_hello((struct tcp_hello){ 1, 4, 4, flags, id });
+	refused_hello((struct tcp_hello){ 1, 0, 0, flags, id });
+	refused_hello((struct tcp_hello){ 1, 0, 1000000, flags, id });
+	refused_hello((struct tcp_hello){ 1, 0, 4, flags, id + 1 });
+	/* no downgrade, no surprise, nothing that we do not know */
+	refused_hello((struct tcp_hello){ 1, 0, 4, !flags, id });
+	refused_hello((struct tcp_hello){ 1, 0, 4, flags | 2, id });
 	ck_assert_uint_eq(f.node[1].peer.data_connections, 0);
 	fixture_stop(&f);
 }
@@ -71,12 +76,13 @@ END_TEST
 START_TEST(proof_is_checked)
 {
 	static const char *const labels[] = { TCP_LABEL_DIAL, TCP_LABEL_ACC };
-	struct tcp_hello h = { 1, 0, 4, 0 };
+	struct tcp_hello h = { .version = 1, .count = 4 };
 	uint8_t proof[TCP_PROOF_BYTES], first[TCP_NONCE_BYTES];
 	struct raw r;
 
 	start();
 	h.conn_id = f.node[1].peer.conn_id;
+	h.flags = f.tls;
 	for (int k = 0; k < 4; k++) {
 		raw_dial(&r, &f);
 		tcp_hello_pack(&h, r.hello);
@@ -108,12 +114,13 @@ END_TEST
 
 START_TEST(replayed_proof)
 {
-	struct tcp_hello h = { 1, 0, 4, 0 };
+	struct tcp_hello h = { .version = 1, .count = 4 };
 	uint8_t proof[TCP_PROOF_BYTES], nonce[TCP_NONCE_BYTES], theirs[TCP_PROOF_BYTES];
 	struct raw a, b;
 
 	start();
 	h.conn_id = f.node[1].peer.conn_id;
+	h.flags = f.tls;
 	raw_dial(&a, &f);
 	tcp_hello_pack(&h, a.hello);
 	raw_send(&a, a.hello, sizeof(a.hello));
@@ -168,7 +175,7 @@ START_TEST(dialler_checks_the_acceptor)
 	struct event *ev;
 	char why[KVT_ERR_TEXT];
 
-	fixture_init(&f, NET_TCP, 1, false);
+	fixture_init(&f, way, 1, false);
 	/* in place of node 1 */
 	event_del(f.node[1].accept_ev);
 	ev = event_new(f.base, f.node[1].listen_fd, EV_READ, count, &connected);
@@ -440,7 +447,7 @@ START_TEST(cut_in_the_middle)
 	struct tcp_conn *c;
 	uint64_t deadline = 0;
 
-	fixture_start(&f, NET_TCP, 3, false);
+	fixture_start(&f, way, 3, false);
 	test_fault("delay-chunk=10");
 	xfer_init(&x, &f, _i, &g, &g, 1);
 	xfer_start(&x);
@@ -507,7 +514,7 @@ START_TEST(dialled_until_it_works)
 	char why[KVT_ERR_TEXT];
 	uint64_t deadline = 0;
 
-	fixture_init(&f, NET_TCP, 2, false);
+	fixture_init(&f, way, 2, false);
 	/* the acceptor's peer is not there yet: it refuses */
 	f.ops->peer_add(&f.node[0].peer);
 	do
@@ -526,7 +533,7 @@ START_TEST(peer_gone_and_back)
 {
 	struct geo g = geo_blocks(1, CHUNK, 8, true);
 
-	fixture_start(&f, NET_TCP, 3, false);
+	fixture_start(&f, way, 3, false);
 	for (int k = 0; k < 5; k++) {
 		uint64_t deadline = 0;
 
@@ -673,7 +680,7 @@ START_TEST(priority_of_those_that_wait)
 	uint64_t deadline = 0;
 	int before = 0;
 
-	fixture_init(&f, NET_TCP, 1, false);
+	fixture_init(&f, way, 1, false);
 	f.node[0].conf.tcp_peer_jobs = f.node[1].conf.tcp_peer_jobs = 1;
 	fixture_connect(&f);
 	test_fault("delay-chunk=5");
@@ -711,7 +718,7 @@ START_TEST(idle_is_idle)
 #ifdef __SANITIZE_THREAD__
 	test_skip("the thread sanitizer has a thread of its own");
 #endif
-	fixture_start(&f, NET_TCP, 4, false);
+	fixture_start(&f, way, 4, false);
 	xfer_init(&x, &f, 0, &g, &g, 2);
 	xfer_start(&x);
 	xfer_finish(&x);
@@ -724,29 +731,47 @@ START_TEST(idle_is_idle)
 }
 END_TEST
 
-Suite *test_suite(void)
+static void clear(void)
 {
-	Suite *s = suite_create("net_tcp");
-	TCase *t = tcase_create("proof");
+	way = WAY_TCP;
+}
+
+static void tls(void)
+{
+	way = WAY_TLS;
+}
+
+static void add_case(Suite *s, const char *name, void (*setup)(void), void (*fill)(TCase *t))
+{
+	TCase *t = tcase_create(name);
 
 	tcase_set_timeout(t, 60);
+	tcase_add_checked_fixture(t, setup, NULL);
+	fill(t);
+	suite_add_tcase(s, t);
+}
+
+static void proof(TCase *t)
+{
 	tcase_add_test(t, hello_is_checked);
 	tcase_add_test(t, proof_is_checked);
 	tcase_add_test(t, replayed_proof);
 	tcase_add_test(t, handshake_ends_in_time);
 	tcase_add_test(t, dialler_checks_the_acceptor);
-	suite_add_tcase(s, t);
-	t = tcase_create("frames");
-	tcase_set_timeout(t, 60);
+}
+
+static void frames(TCase *t)
+{
 	tcase_add_test(t, frames_in_any_order);
 	tcase_add_test(t, aborted_frame);
 	tcase_add_loop_test(t, violations, 0, BADS);
 	tcase_add_test(t, stopped_sender);
 	tcase_add_loop_test(t, stopped_reader, 0, 2);
 	tcase_add_test(t, chunk_bounds);
-	suite_add_tcase(s, t);
-	t = tcase_create("connections");
-	tcase_set_timeout(t, 60);
+}
+
+static void connections(TCase *t)
+{
 	tcase_add_loop_test(t, cut_in_the_middle, 0, 2);
 	tcase_add_test(t, no_connection);
 	tcase_add_test(t, dialled_until_it_works);
@@ -755,6 +780,17 @@ Suite *test_suite(void)
 	tcase_add_test(t, lost_here_first);
 	tcase_add_loop_test(t, priority_of_those_that_wait, 0, 2);
 	tcase_add_test(t, idle_is_idle);
-	suite_add_tcase(s, t);
+}
+
+Suite *test_suite(void)
+{
+	Suite *s = suite_create("net_tcp");
+
+	add_case(s, "proof", clear, proof);
+	add_case(s, "proof over TLS", tls, proof);
+	add_case(s, "frames", clear, frames);
+	add_case(s, "frames over TLS", tls, frames);
+	add_case(s, "connections", clear, connections);
+	add_case(s, "connections over TLS", tls, connections);
 	return s;
 }

@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "net/tcp.h"
 
 void raw_dial(struct raw *r, struct net_fixture *f)
 {
@@ -211,12 +212,35 @@ bool raw_tls(struct raw *r, const uint8_t *psk, const char *name)
 	}
 }
 
+/* Node 1 has it: the connection whose far end is ours. */
+static bool is_taken(void *arg)
+{
+	struct raw *r = arg;
+	struct tcp_peer *tp = tcp_peer_of(&r->f->node[1].peer);
+	struct sockaddr_storage mine, far;
+	socklen_t len = sizeof(mine);
+	struct tcp_conn *c;
+	bool found = false;
+
+	memset(&mine, 0, sizeof(mine));
+	ck_assert_int_eq(getsockname(r->fd, (struct sockaddr *)&mine, &len), 0);
+	pthread_mutex_lock(&tp->lock);
+	TAILQ_FOREACH(c, &tp->conns, link) {
+		memset(&far, 0, sizeof(far));
+		len = sizeof(far);
+		found |= !getpeername(c->fd, (struct sockaddr *)&far, &len) &&
+			 !memcmp(&far, &mine, sizeof(far));
+	}
+	pthread_mutex_unlock(&tp->lock);
+	return found;
+}
+
 void raw_prove(struct raw *r, uint32_t stream)
 {
 	raw_prove_clear(r, stream);
 	if (r->f->tls)
 		ck_assert(raw_tls(r, NULL, NULL));
-	fixture_wait_up(r->f, 1);
+	ck_assert(wait_until(r->f, is_taken, r));
 }
 
 void raw_header(struct raw *r, bool opener, uint64_t xfer, uint64_t pos, uint32_t len)

@@ -317,6 +317,70 @@ def test_encrypt(hosts, kvtd, actor, key, mode_a, mode_b, encryption):
         assert peer(d)["identity"].startswith("key ")
 
 
+SNIFF = """
+import select, socket, sys
+s = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(3))
+s.bind(("eth0", 0))
+s.setblocking(False)
+needles = [bytes.fromhex(n) for n in sys.argv[1:]]
+total, found = 0, [0] * len(needles)
+print("ready", flush=True)
+ending = False
+while True:
+    try:
+        packet = s.recv(1 << 17)
+    except BlockingIOError:
+        if ending:
+            break
+        ending = sys.stdin in select.select([s, sys.stdin], [], [])[0]
+        continue
+    total += len(packet)
+    for i, n in enumerate(needles):
+        found[i] += n in packet
+print(total, *found)
+"""
+
+
+@pytest.fixture
+def start():
+    """start(*args) starts a program, which ends with the test at the latest."""
+    started = []
+
+    def popen(*args):
+        started.append(subprocess.Popen(args, text=True, stdin=subprocess.PIPE,
+                                        stdout=subprocess.PIPE))
+        return started[-1]
+    yield popen
+    for p in started:
+        p.kill()
+        p.communicate()
+
+
+@pytest.mark.parametrize("encrypt", ["no", "yes"])
+def test_what_the_wire_sees(hosts, kvtd, start, key, folder, encrypt):
+    """The bytes of a file are on the wire in the clear, or not; the token's secret never is."""
+    a, b = (h.kvtd(kvtd, config=f"{trust(key=key)}{QUICK}transport {{ encrypt = {encrypt} }}\n")
+            for h in (hosts.a, hosts.b))
+    needle = bytes(range(100, 164))
+    (folder / "from").write_bytes(needle * 32768)  # 2 MiB
+    carry = BUILD / "examples" / "carry"
+    giver = start(carry, "give", folder / "from", a.client_socket)
+    token = giver.stdout.readline().strip()
+    secret = read_token(token)["secret"]
+    assert len(secret) == 16
+    sniffer = start(*hosts.a.prefix, "/usr/bin/python3", "-c", SNIFF, needle.hex(), secret.hex())
+    assert sniffer.stdout.readline() == "ready\n"
+    subprocess.run([carry, "take", token, folder / "to", b.client_socket], check=True,
+                   timeout=60 * SLOW, stdout=subprocess.DEVNULL)
+    assert giver.wait(20 * SLOW) == 0
+    assert (folder / "to").read_bytes() == (folder / "from").read_bytes()
+    out, _ = sniffer.communicate(timeout=30 * SLOW)
+    total, needles, secrets = map(int, out.split())
+    assert total > 1 << 17  # what the sniffer was too slow for is dropped
+    assert needles > 0 if encrypt == "no" else needles == 0
+    assert secrets == 0
+
+
 # ---------------------------------------------------------------- addresses
 
 @pytest.mark.parametrize("address,advertised", [

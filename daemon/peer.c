@@ -58,7 +58,7 @@ static ProtobufCMessage *peer_row(struct obj *o, struct kvt_arena *a)
 	row->dialled = p->dialled;
 	row->version = p->version;
 	row->identity = p->identity;
-	row->encryption = p->encrypt ? "tls" : "none";
+	row->encryption = (char *)tcp_peer_encryption(p);
 	return &row->base;
 }
 

@@ -7,7 +7,8 @@ import pytest
 
 from conftest import wait_until
 from actors import actor, seeded  # noqa: F401
-from proxy import CONTROL, DATA, Proxy
+from certs import cluster_key, trust
+from proxy import BACK, CONTROL, DATA, THERE, Proxy
 from wire import SLOW
 
 PEERS = """
@@ -43,6 +44,39 @@ def wire(kvtd, actor):
     owner.cache("W", 1, 1, 4096)
     reader.cache("W", 1, 1, 4096)
     yield proxy, owner, reader, (a, b)
+    proxy.stop()
+
+
+@pytest.mark.parametrize("op", ["pull", "push"])
+@pytest.mark.parametrize("encrypt", ["yes", "no"])
+def test_bytes_on_the_wire(kvtd, actor, folder, encrypt, op):
+    """The same bytes go twice. Who listens finds them again, unless they are encrypted."""
+    proxy = Proxy()
+    proxy.recording = True
+    config = trust(key=cluster_key(folder / "key")) + \
+        'peers {\n\tallow = {"127.0.0.0/8"}\n}\n' \
+        f"transport {{\n\ttcp_streams = 1\n\tencrypt = {encrypt}\n}}\n"
+    a = kvtd("-l", "127.0.0.1:0", listen=False, config=config + f'advertise = "{proxy.address}"\n')
+    b = kvtd(listen=False, config=config)
+    host, port = a.address.rsplit(":", 1)
+    proxy.to = (host, int(port))
+    owner, reader = actor(a, "name=owner"), actor(b, "name=reader")
+    for p in (owner, reader):
+        p.cache("W", 1, 1, 65536)
+    src, dst = (owner, reader) if op == "pull" else (reader, owner)
+    said = [b""]
+    for n in range(2):
+        src.ok("fill 5 W:0")
+        dst.ok(f"noise W {n}")
+        token = owner.grant(f"g{n}", ("read" if op == "pull" else "write") + " W:0")
+        assert reader.run(f"x{n}", op, token, "W:0 final") == "OK"
+        dst.ok("check 5 W:0")
+        connection, = proxy.recorded(DATA, BACK if op == "pull" else THERE)
+        said.append(connection)
+    first, second = said[1], said[2][len(said[1]):]
+    assert len(first) > 65536 and len(second) > 65536
+    again = sum(second[at:at + 64] in first for at in range(0, 65536, 64))
+    assert again == 0 if encrypt == "yes" else again > 1000
     proxy.stop()
 
 

@@ -71,6 +71,12 @@ void peer_path_changed(struct peer *p)
 	(void)p;
 }
 
+/* The fake transport does what was agreed. */
+const char *tcp_peer_encryption(struct peer *p)
+{
+	return p->encrypt ? "tls" : "none";
+}
+
 void tcp_accept_data(struct kvtd *d, int fd, const char *from, void (*settled)(void *arg),
 		     void *arg)
 {

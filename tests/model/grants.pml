@@ -6,6 +6,12 @@
  * daemon/grant.tbl, service.tbl and transfer.tbl themselves, compiled in (owner.pml, opener.pml);
  * guards and actions stand here in short. A step is one call of one daemon's loop, or one thing that
  * a client, a thread, the network or a clock does; between two steps everything can happen.
+ *
+ * Two daemons with one link; LOCAL, where they are one, is searched as if they were two, which can do
+ * more. A time-out may fire at any time where it is counted as a fault (deadline, max_hold), and
+ * nothing may hang without it; the ttl of a grant and the waiting of a parked open end as they like.
+ * Left out: geometry, quotas, memory that runs out, notes, the choice of the path, RevokeAck (the
+ * owner does not use it), several openers' daemons, peers that break the protocol.
  */
 #include "state.pml"
 #include "opener.pml"

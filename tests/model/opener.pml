@@ -184,6 +184,9 @@ inline check_transfer_end()
 	t_terminals[id]++;
 	assert(t_terminals[id] == 1);
 	assert(t_job[id] == NONE);
+#ifndef COUNT_TWICE
+	known = known || (t_end[id] != OK && t_counted[id]);
+#endif
 	/* OK: the owner counted it; a pull's bytes are those of the attempt that it counted */
 	assert(t_end[id] != OK || t_counted[id]);
 	assert(t_end[id] != OK || plan != PULL || !is_data(id) ||

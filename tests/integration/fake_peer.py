@@ -217,12 +217,13 @@ class FakePeer:
     def proof(self, label, hello, nonce):
         return hmac.digest(self.key, label + hello + nonce, "sha256")
 
-    def data_tls(self, s, hello, nonce, stream=0, role="client"):
+    def data_tls(self, s, hello, nonce, stream=0, role="client", more=()):
         """What follows the proofs where data is encrypted."""
         if not self.encrypted:
             return s
         key = self.proof(b"kvtd-data-psk", hello, nonce).hex()
-        return DataPipe(s, role, f"psk={self.conn_id:016x}.{stream:x}:{key}", "alpn=kvtd/1")
+        return DataPipe(s, role, f"psk={self.conn_id:016x}.{stream:x}:{key}", "alpn=kvtd/1",
+                        *more)
 
     def data(self, stream=0, count=2):
         s, hello, nonce = self.data_begin(stream, count)

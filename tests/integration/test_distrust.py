@@ -280,6 +280,27 @@ def test_megabytes_before_the_hello(target, actor):
     assert "cannot be read" in d.log() or "broke the protocol" in d.log()
 
 
+def test_endless_client_hellos(keyed, actor):
+    """As large as TLS lets them be, and never complete, on all places that there are."""
+    d = keyed([Key()], peers=QUICK)
+    before = rss(d)
+    size = 131000
+    hello = b"\x01" + (size - 4).to_bytes(3, "big") + bytes(size - 5)
+    data = b"KVTCTRL1" + b"".join(b"\x16\x03\x01" + struct.pack(">H", len(hello[i:i + 16384])) +
+                                  hello[i:i + 16384] for i in range(0, len(hello), 16384))
+    with contextlib.ExitStack() as kept, Busy(d, actor):
+        for i in range(256):
+            s = kept.enter_context(connect(d, source=f"127.0.1.{i % 8 + 1}"))
+            s.settimeout(2)
+            with contextlib.suppress(OSError):
+                s.sendall(data)
+        grown = rss(d) - before
+        at_rest(d)
+    print(f"grew by {grown} KiB")
+    assert grown < 100 << 10
+    assert rss(d) - before < 100 << 10
+
+
 @pytest.mark.parametrize("kind, fields", [
     ("grant_open", {"open": 1, "secret": bytes(16), "epoch": bytes(16), "client": 1}),
     ("token_query", {"query": 1, "secret": bytes(16), "epoch": bytes(16)}),

@@ -54,7 +54,7 @@ def logged(d, pattern):
 
 def no_trace(d):
     """No peer, no socket. (Data threads begin with the first data connection, and stay.)"""
-    assert peers(d) == []
+    wait_until("no peer", lambda: peers(d) == [])
     wait_until("sockets as at start", lambda: d.fds()["inet"] == d.fds_at_start["inet"], 20)
 
 
@@ -405,6 +405,28 @@ def test_data_tls(keyed):
         with p.data(0):
             wait_until("it is up", lambda: d.rows("PEER")[0].get("data_connections") == 1)
         p.alive()
+    no_trace(d)
+
+
+def test_key_updates(keyed):
+    """On the control connection they change nothing; on a data connection nothing but data may
+    come, and it costs that connection alone."""
+    key = Key()
+    d = keyed([key])
+    with FakePeer(d, "node-x", tls=key.options("rekey")) as p:
+        for _ in range(20):
+            p.alive()
+        with p.data(0) as quiet:
+            s, hello, nonce = p.data_begin(1)
+            s.sendall(p.proof(b"kvtd-data-dial", hello, nonce))
+            read_exactly(s, 32, time.monotonic() + 10)
+            with p.data_tls(s, hello, nonce, 1, more=["rekey"]) as loud:
+                wait_until("both are up", lambda: d.rows("PEER")[0].get("data_connections") == 2)
+                loud.sendall(bytes(1))
+                assert ended(loud.sock) == b""
+            wait_until("one is up", lambda: d.rows("PEER")[0].get("data_connections") == 1)
+            p.alive()
+            assert not readable(quiet.sock, 0)
     no_trace(d)
 
 

@@ -22,6 +22,7 @@
  *	tickets=N		a server that sends tickets
  *	export=LABEL		what the line has as export=
  *	drip=MS			the handshake goes out byte by byte, with a pause after each
+ *	rekey			a KeyUpdate that asks for one goes before everything that is sent
  *	stop=N			after so many bytes of handshake it sends nothing and waits
  *
  * It trusts everybody: whether the other side trusts it is what is tested.
@@ -52,7 +53,7 @@ static struct {
 	size_t psk_len;
 	int tickets, drip_ms;
 	long stop;
-	bool tls12, ask, server, deaf;
+	bool tls12, ask, server, deaf, rekey;
 } opt = { .stop = -1 };
 
 static int n_tickets;
@@ -120,6 +121,8 @@ static void option(char *word)
 		opt.tls12 = true;
 	else if (!strcmp(word, "ask"))
 		opt.ask = true;
+	else if (!strcmp(word, "rekey"))
+		opt.rekey = true;
 	else if (!strcmp(word, "deaf"))
 		opt.deaf = true;
 	else
@@ -473,6 +476,8 @@ static bool take_out(struct conn *c)
 	char buf[PIECE];
 	ssize_t n = read(STDIN_FILENO, buf, sizeof(buf));
 
+	if (n > 0 && opt.rekey && SSL_key_update(c->ssl, SSL_KEY_UPDATE_REQUESTED) != 1)
+		return false;
 	if (n > 0)
 		return SSL_write(c->ssl, buf, (int)n) > 0 && !conn_flush(c);
 	SSL_shutdown(c->ssl);

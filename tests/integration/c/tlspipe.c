@@ -518,12 +518,13 @@ static int one(SSL_CTX *ctx, int fd)
 	why = handshake(&c);
 	if (why) {
 		fprintf(stderr, "fail%s why=\"%s\"\n", alerts, why);
-		return 1;
+	} else {
+		say_up(c.ssl);
+		alerts[0] = '\0';
+		carry(&c);
 	}
-	say_up(c.ssl);
-	alerts[0] = '\0';
-	carry(&c);
-	return 0;
+	SSL_free(c.ssl);
+	return why != NULL;
 }
 
 /* ---------------------------------------------------------------- many tries */
@@ -589,6 +590,7 @@ int main(int argc, char **argv)
 {
 	bool tries = argc > 5 && !strcmp(argv[1], "try");
 	SSL_CTX *ctx;
+	int rc;
 
 	signal(SIGPIPE, SIG_IGN);
 	if (argc < 3)
@@ -597,5 +599,7 @@ int main(int argc, char **argv)
 	for (int i = tries ? 6 : 3; i < argc; i++)
 		option(argv[i]);
 	ctx = ctx_new();
-	return tries ? many(ctx, argv) : one(ctx, atoi(argv[2]));
+	rc = tries ? many(ctx, argv) : one(ctx, atoi(argv[2]));
+	SSL_CTX_free(ctx);
+	return rc;
 }

@@ -276,7 +276,7 @@ def test_megabytes_before_the_hello(target, actor):
             return n
         assert busy.compare(f"megabytes before the hello, {d.mode}", push)
     at_rest(d)
-    assert rss(d) - before < 100000, (before, rss(d))
+    assert rss(d) - before < 100000 * (1 if SLOW == 1 else 4), (before, rss(d))
     assert "cannot be read" in d.log() or "broke the protocol" in d.log()
 
 
@@ -297,8 +297,8 @@ def test_endless_client_hellos(keyed, actor):
         grown = rss(d) - before
         at_rest(d)
     print(f"grew by {grown} KiB")
-    assert grown < 100 << 10
-    assert rss(d) - before < 100 << 10
+    bound = 100 << 10 if SLOW == 1 else 400 << 10  # sanitizers keep what is freed
+    assert grown < bound and rss(d) - before < bound
 
 
 @pytest.mark.parametrize("kind, fields", [

@@ -102,6 +102,11 @@ tests_unit_test_net_tcp_SOURCES = tests/unit/test_net_tcp.c $(net_fixture) \
 	tests/unit/net_raw.c tests/unit/net_raw.h
 tests_unit_test_net_tcp_LDADD = $(unit_daemon)
 
+check_PROGRAMS += tests/unit/test_net_tls
+tests_unit_test_net_tls_SOURCES = tests/unit/test_net_tls.c $(net_fixture) \
+	tests/unit/net_raw.c tests/unit/net_raw.h
+tests_unit_test_net_tls_LDADD = $(unit_daemon)
+
 # the recorder of tests/data/wire is no test: built on demand
 EXTRA_PROGRAMS = tests/unit/wire_record
 wire_samples = tests/unit/wire_samples.c tests/unit/wire_samples.h

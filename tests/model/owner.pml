@@ -486,16 +486,16 @@ inline svc_try(s)
 }
 
 /* ---- frames of the opener */
-#define known(o) (o_state[o] != NONE && !o_peer_down[o])
+#define finds(o) (o_state[o] != NONE && !o_peer_down[o])
 
 inline at_owner()
 {
 	if
 	:: ev == F_OPEN -> on_open(id)
-	:: ev == F_CLOSE && known(id) -> then(OPEN_END, id, val, 0)
+	:: ev == F_CLOSE && finds(id) -> then(OPEN_END, id, val, 0)
 	:: ev == F_START ->
 		if
-		:: !known(open_of(id)) || o_ending[open_of(id)] != NONE ||
+		:: !finds(open_of(id)) || o_ending[open_of(id)] != NONE ||
 		   (o_state[open_of(id)] == ADMITTED && g_state == G_REVOKING) ->
 			send_end(id, OTHER)
 		:: else ->
@@ -505,8 +505,8 @@ inline at_owner()
 			s_order[id] = o_starts[open_of(id)];
 			then(SVC_TRY, id, NONE, 0)
 		fi
-	:: ev == F_COMMIT && s_lives(id) && known(open_of(id)) -> then(SERVICE, id, S_COMMIT, 0)
-	:: ev == F_ABORT && s_lives(id) && known(open_of(id)) -> then(SERVICE, id, S_STOP, val)
+	:: ev == F_COMMIT && s_lives(id) && finds(open_of(id)) -> then(SERVICE, id, S_COMMIT, 0)
+	:: ev == F_ABORT && s_lives(id) && finds(open_of(id)) -> then(SERVICE, id, S_STOP, val)
 	:: else
 	fi
 }

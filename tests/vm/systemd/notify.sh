@@ -4,10 +4,12 @@
 # killed, drains and stops in good order.
 . tests/vm/lib.sh
 
-unit=/run/systemd/system/kvtd.service
+# a name that systemd has not heard yet: daemon-reload takes long here
+unit=kvtd-notify.service
+unit_file=/run/systemd/system/$unit
 
 property() {
-	systemctl show -p "$1" --value kvtd.service
+	systemctl show -p "$1" --value $unit
 }
 
 # started RESTARTS: it runs, so often started anew
@@ -15,12 +17,12 @@ started() {
 	[ "$(property ActiveState),$(property NRestarts)" = "active,$1" ]
 }
 
-trap 'journalctl -q -u kvtd.service >$DIR/journal; systemctl stop kvtd.service; rm -f $unit; systemctl daemon-reload' EXIT
+trap 'journalctl -q -u $unit >$DIR/journal; systemctl stop $unit; rm -f $unit_file' EXIT
 systemctl is-active systemd-udevd.service systemd-tmpfiles-setup.service ||
 	fail "the guest's systemd is not whole"
 
 configure
-cat >$unit <<-UNIT
+cat >$unit_file <<-UNIT
 	[Unit]
 	StartLimitIntervalSec=0
 	[Service]
@@ -30,9 +32,8 @@ cat >$unit <<-UNIT
 	Restart=on-failure
 	RestartSec=100ms
 UNIT
-systemctl daemon-reload
-systemctl start kvtd.service
-started 0 || fail "$(systemctl status kvtd.service)"
+systemctl start $unit
+started 0 || fail "$(systemctl status $unit)"
 ctl status # is ready, as soon as systemctl has said so
 say "status text: $(property StatusText)"
 
@@ -48,17 +49,17 @@ ok reader "check 7 B:3-0"
 ok reader "changed B B:3-0"
 
 configure 'log_level = "debug"'
-systemctl reload kvtd.service
+systemctl reload $unit
 debugging() {
-	journalctl -q -o cat -u kvtd.service | grep -q 'log_level'
+	journalctl -q -o cat -u $unit | grep -q 'log_level'
 }
 wait_for 10 "the journal tells of the reload" debugging
 
-systemctl kill -s KILL --kill-who=main kvtd.service
+systemctl kill -s KILL --kill-who=main $unit
 wait_for 20 "it is started anew" started 1
 bye owner reader
 
-systemctl stop kvtd.service
+systemctl stop $unit
 [ "$(property Result),$(property ActiveState)" = success,inactive ] ||
-	fail "$(systemctl status kvtd.service)"
+	fail "$(systemctl status $unit)"
 [ ! -e "$SOCKET" ] || fail "$SOCKET is still there"

@@ -5,25 +5,25 @@
 . tests/vm/lib.sh
 
 units=/run/systemd/system
+unit=kvtd-socket # a name that systemd has not heard yet: daemon-reload takes long here
 
-trap 'systemctl stop kvtd.socket kvtd.service; rm -f $units/kvtd.*; systemctl daemon-reload' EXIT
+trap 'systemctl stop $unit.socket $unit.service; rm -f $units/$unit.*' EXIT
 
 configure
-cat >$units/kvtd.socket <<-UNIT
+cat >$units/$unit.socket <<-UNIT
 	[Socket]
 	ListenSequentialPacket=$SOCKET
 	FileDescriptorName=client
 	SocketMode=0600
 UNIT
-cat >$units/kvtd.service <<-UNIT
+cat >$units/$unit.service <<-UNIT
 	[Service]
 	Type=notify
 	ExecStart=$KVT_BUILD/kvtd -c $CONF -s $SOCKET -a $ADMIN
 UNIT
-systemctl daemon-reload
-systemctl start kvtd.socket
+systemctl start $unit.socket
 state() {
-	systemctl show -p ActiveState --value kvtd.service
+	systemctl show -p ActiveState --value $unit.service
 }
 [ "$(state)" = inactive ] || fail "kvtd runs before anybody asked"
 [ "$(stat -c %a "$SOCKET")" = 600 ] || fail "$(stat "$SOCKET")"
@@ -44,7 +44,7 @@ ok reader "cache B 4 2 4096 guard=64"
 ok owner "fill 7 A:0-3"
 hand_over g
 
-systemctl restart kvtd.service
+systemctl restart $unit.service
 for a in owner reader; do
 	event $a RECONNECTED
 done
@@ -52,7 +52,7 @@ ok reader "noise B 5"
 hand_over h
 bye owner reader
 
-systemctl stop kvtd.service
-[ "$(systemctl show -p Result --value kvtd.service)" = success ] ||
-	fail "$(systemctl status kvtd.service)"
+systemctl stop $unit.service
+[ "$(systemctl show -p Result --value $unit.service)" = success ] ||
+	fail "$(systemctl status $unit.service)"
 [ -e "$SOCKET" ] || fail "the socket is systemd's and went with kvtd"

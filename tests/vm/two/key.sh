@@ -26,6 +26,7 @@ tls) [ "$kernel" = 0 ] || fail "$kernel sessions are in the kernel" ;;
 esac
 
 zeroes 1
+[ "$NODE" = 2 ] || [ "$ZEROES" = 0 ] || fail "bytes go in the clear"
 
 OWNER=2 # from here on
 move pull 3

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# limit: 120
 # kvtd as a unit of Type=notify: active once it is ready, reloads, is started anew when it is
 # killed, drains and stops in good order.
 . tests/vm/lib.sh

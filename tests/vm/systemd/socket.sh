@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# limit: 120
 # Socket activation: systemd has the client socket; the first client starts kvtd, and clients that
 # are there outlive a restart of it.
 . tests/vm/lib.sh

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# limit: 120
 # Two hosts with certificates of one authority, then one of another authority and one whose name is
 # another node's.
 . tests/vm/pair.sh

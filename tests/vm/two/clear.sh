@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# limit: 120
 # encrypt = no on both sides: proven with a key all the same, bytes go in the clear. On one side
 # only: encrypted.
 . tests/vm/pair.sh

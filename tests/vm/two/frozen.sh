@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# limit: 90
+# limit: 180
 # A host that stands still for longer than keepalive_timeout, in the middle of a transfer: the other
 # side hears PEER_LOST in time; once it goes on, it ends its own half, nothing is written any more,
 # and a new connection works. In every role: frozen as owner, as reader, as source, as destination.

@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# limit: 120
 # Two hosts of one cluster key: pulls and pushes in both directions, encrypted; who does the
 # encryption, kvtd or the kernel, is what kvtctl says it is.
 . tests/vm/pair.sh

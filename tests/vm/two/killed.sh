@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# limit: 90
+# limit: 180
 # A host that dies in the middle of a transfer and is booted again on the same address: PEER_LOST in
 # time, PEER_UNREACHABLE while it is away, then PEER_RESTARTED for its old tokens, and new ones work.
 . tests/vm/pair.sh

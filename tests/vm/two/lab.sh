@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# limit: 120
 # The guests themselves: they reach each other, by TCP and by verbs; what one writes the other
 # reads; the host freezes, kills and boots one of them.
 . tests/vm/lib.sh

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# limit: 60
+# limit: 180
 # The cable is pulled in the middle of a transfer: both sides hear PEER_LOST by themselves, in time;
 # nothing is written any more; plugged in again, they find each other.
 . tests/vm/pair.sh

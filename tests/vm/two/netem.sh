@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# limit: 90
+# limit: 180
 # Wires that delay, lose and reorder packets: what ends OK has the right bytes on the right places,
 # what does not says why, and nothing is written afterwards. What is lost is made up for by TCP, so
 # that all is right but where a wire is so bad that a peer counts as dead.

@@ -1,6 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# limit: 90
+# limit: 180
 # The cluster key is replaced on two hosts, step by step, while transfers go on without a pause: not
 # one is lost or wrong. Afterwards daemons that start anew prove themselves with the new key, and
 # one that has the old key only is refused.
@@ -24,7 +24,8 @@ traffic() {
 		ok busy "fill 9 C:0-7"
 		grant busy "g read C:0-7"
 		give busy "$TOKEN"
-		ask busy "gwait g 80000"
+		tell busy "gwait g 160000"
+		hear busy 170
 		[ "$STATUS" = OK ] || fail "traffic: the grant: $STATUS $REPLY"
 	else
 		take busy

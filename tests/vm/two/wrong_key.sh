@@ -1,5 +1,6 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
+# limit: 120
 # Each guest has a key of its own: refused, the client is told PERMISSION, both logs say which key;
 # once guest 2 has the right one, a reload is enough.
 . tests/vm/pair.sh

@@ -79,7 +79,8 @@ enum kvt_status block_lists_read(struct block_lists *l, struct client *c,
 
 uint32_t *block_lists_next(struct block_lists *l, uint64_t n)
 {
-	uint32_t *at = l->words + l->next;
+	/* of lists that are all empty there are no words */
+	uint32_t *at = l->words ? l->words + l->next : NULL;
 
 	l->next += n;
 	return at;

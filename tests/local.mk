@@ -108,7 +108,7 @@ tests_unit_test_net_tls_SOURCES = tests/unit/test_net_tls.c $(net_fixture) \
 tests_unit_test_net_tls_LDADD = $(unit_daemon)
 
 # the recorder of tests/data/wire is no test: built on demand
-EXTRA_PROGRAMS = tests/unit/wire_record
+EXTRA_PROGRAMS += tests/unit/wire_record
 wire_samples = tests/unit/wire_samples.c tests/unit/wire_samples.h
 tests_unit_wire_record_SOURCES = tests/unit/wire_record.c $(wire_samples)
 tests_unit_wire_record_LDADD = libkvtpeerproto.la libkvtcommon.la libkvtproto.la \

@@ -51,6 +51,21 @@ START_TEST(lists_mixed)
 }
 END_TEST
 
+/* A request without any block has no words to point to; sanitizers would see it. */
+START_TEST(lists_empty)
+{
+	struct list_ref refs[] = { { NULL, 0, 0 }, { NULL, 0, 0 } };
+	struct kvt_fds fds = { .n = 0 };
+	struct block_lists l;
+
+	ck_assert_int_eq(block_lists_read(&l, &client, refs, 2, &fds, &e), KVT_OK);
+	ck_assert_ptr_null(block_lists_next(&l, 0));
+	ck_assert_ptr_null(block_lists_next(&l, 0));
+	block_lists_free(&l);
+	ck_assert_uint_eq(client.quota.used[QUOTA_LIST_BYTES], 0);
+}
+END_TEST
+
 /* What the client writes into its memfd after the request is of no effect. */
 START_TEST(list_is_read_once)
 {
@@ -253,6 +268,7 @@ Suite *test_suite(void)
 
 	tcase_add_checked_fixture(tc, setup, NULL);
 	tcase_add_test(tc, lists_mixed);
+	tcase_add_test(tc, lists_empty);
 	tcase_add_test(tc, list_is_read_once);
 	tcase_add_test(tc, lists_refused);
 	tcase_add_test(tc, ids);

@@ -45,7 +45,7 @@ static int replay_folder(const char *path)
 {
 	struct dirent **names;
 	int n = scandir(path, &names, no_dots, alphasort), rc = 0;
-	char file[4096];
+	char file[8192];
 
 	if (n < 0) {
 		fprintf(stderr, "%s: %s\n", path, strerror(errno));

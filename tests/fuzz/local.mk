@@ -33,6 +33,10 @@ fuzzers += tests/fuzz/fuzz_session
 tests_fuzz_fuzz_session_SOURCES = tests/fuzz/fuzz_session.c $(fuzz_world)
 tests_fuzz_fuzz_session_LDADD = $(fuzz_daemon)
 
+fuzzers += tests/fuzz/fuzz_peer
+tests_fuzz_fuzz_peer_SOURCES = tests/fuzz/fuzz_peer.c $(fuzz_world)
+tests_fuzz_fuzz_peer_LDADD = $(fuzz_daemon)
+
 if FUZZING
 EXTRA_PROGRAMS += $(fuzzers)
 else

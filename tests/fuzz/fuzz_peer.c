@@ -1,0 +1,306 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * What another daemon may send on a control connection, in the clear. The first byte of an input
+ * says from where on it is the input's:
+ *
+ *	even	from the first byte on: pieces of bytes, each after two bytes of its length
+ *	odd	after a preamble and a Hello that are right: frames, each after one byte of how it
+ *		goes and two of its length. how: 1 as it is, else it gets the sequence number that
+ *		is due; 2 without a turn of the loop after it
+ *
+ * In the second case the daemon has an owner with grants of secrets "0" and "1", which it was given
+ * by the same owner's id (client 0 in a GrantOpen, an empty epoch and a one-byte secret are filled
+ * in), and a client that waits for a grant of this peer.
+ */
+#include "world.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+#include "peer.h"
+#include "peer.pb-c.h"
+#include "peer_conn.h"
+
+#define PIECES	    256
+#define RAW	    1
+#define NO_TURN	    2
+#define MY_NODE	    "other"
+#define SECRET_CHAR '0'
+
+static int sock;
+static uint64_t seq;
+static struct wclient owner, reader;
+
+/* ---------------------------------------------------------------- the connection */
+
+static void dial(void)
+{
+	static uint32_t n;
+	struct sockaddr_in from = { .sin_family = AF_INET }, to = from;
+
+	/* other addresses each time: those of closed connections are taken for a while */
+	from.sin_addr.s_addr = htonl(0x7f010101 + (n++ & 0xffff));
+	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+	to.sin_port = htons(addr_port(&world()->peers->listeners[0].addr));
+	sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (sock < 0 || bind(sock, (struct sockaddr *)&from, sizeof(from)) < 0 ||
+	    connect(sock, (struct sockaddr *)&to, sizeof(to)) < 0)
+		abort();
+	seq = 0;
+	world_turn();
+}
+
+static void drain_socket(void)
+{
+	uint8_t buf[4096];
+
+	ssize_t n;
+
+	while ((n = recv(sock, buf, sizeof(buf), MSG_DONTWAIT)) > 0) {
+		if (getenv("FUZZ_TALK"))
+			fprintf(stderr, "%zd bytes from the daemon\n", n);
+	}
+}
+
+static void put(const void *bytes, size_t n)
+{
+	send(sock, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+}
+
+static void put_frame(const void *bytes, size_t n)
+{
+	uint32_t len = htonl((uint32_t)n);
+
+	put(&len, sizeof(len));
+	put(bytes, n);
+}
+
+static bool all_closed(struct kvtd *d)
+{
+	return TAILQ_EMPTY(&d->peers->conns) && !d->peers->n_newcomers &&
+	       !d->n_objects[KVT__OBJECT__OBJECT_PEER];
+}
+
+static void hang_up(void)
+{
+	world_turn();
+	drain_socket();
+	close(sock);
+	world_until(all_closed, "a connection is left whose other side has closed it");
+}
+
+/* ---------------------------------------------------------------- frames */
+
+static void put_message(Kvt__Peer__Frame *f)
+{
+	static uint8_t buf[PEER_FRAME_MAX];
+
+	f->seq = ++seq;
+	if (kvt__peer__frame__get_packed_size(f) <= sizeof(buf))
+		put_frame(buf, kvt__peer__frame__pack(f, buf));
+}
+
+static void put_hello(void)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__Hello h = KVT__PEER__HELLO__INIT;
+	static uint8_t epoch[KVT_EPOCH_BYTES] = "0123456789abcde";
+
+	h.version_major = PEER_VERSION_MAJOR;
+	h.node = (char *)MY_NODE;
+	h.expect_node = (char *)WORLD_NODE;
+	h.epoch.data = epoch;
+	h.epoch.len = sizeof(epoch);
+	h.cluster = world()->conf->cluster;
+	h.streams = 1;
+	f.body_case = KVT__PEER__FRAME__BODY_HELLO;
+	f.hello = &h;
+	put(PREAMBLE_CTRL, PREAMBLE_BYTES);
+	put_message(&f);
+	world_turn();
+	fuzz_assert(world()->n_objects[KVT__OBJECT__OBJECT_PEER] == 1);
+}
+
+static void fill_bytes(ProtobufCBinaryData *b, size_t if_len, int c, size_t n)
+{
+	if (b->len != if_len)
+		return;
+	if (if_len)
+		c = b->data[0];
+	free(b->data);
+	b->data = malloc(n);
+	if (!b->data)
+		abort();
+	memset(b->data, c, n);
+	b->len = n;
+}
+
+static bool put_parsed(const uint8_t *bytes, size_t n)
+{
+	Kvt__Peer__Frame *f = kvt__peer__frame__unpack(NULL, n, bytes);
+
+	if (!f)
+		return false;
+	if (f->body_case == KVT__PEER__FRAME__BODY_GRANT_OPEN) {
+		if (!f->grant_open->client)
+			f->grant_open->client = owner.id;
+		fill_bytes(&f->grant_open->epoch, 0, 'e', KVT_EPOCH_BYTES);
+		fill_bytes(&f->grant_open->secret, 1, 0, KVT_SECRET_BYTES);
+	}
+	if (f->body_case == KVT__PEER__FRAME__BODY_TOKEN_QUERY) {
+		if (!f->token_query->client)
+			f->token_query->client = owner.id;
+		fill_bytes(&f->token_query->epoch, 0, 'e', KVT_EPOCH_BYTES);
+		fill_bytes(&f->token_query->secret, 1, 0, KVT_SECRET_BYTES);
+	}
+	put_message(f);
+	kvt__peer__frame__free_unpacked(f, NULL);
+	return true;
+}
+
+/* ---------------------------------------------------------------- clients here */
+
+static void ask(struct wclient *c, Kvt__Request__BodyCase body, void *m, int kind)
+{
+	Kvt__Request q = KVT__REQUEST__INIT;
+
+	q.id = 2;
+	q.body_case = body;
+	q.hello = m;
+	wclient_send(c, &q, kind, 1);
+	world_turn();
+	wclient_read(c);
+}
+
+static void give_memory(struct wclient *c)
+{
+	static uint64_t region[] = { 1 }, offset[] = { 0 }, size[] = { 4096 };
+	Kvt__RegionBegin begin = KVT__REGION_BEGIN__INIT;
+	Kvt__RegionFds fds = KVT__REGION_FDS__INIT;
+	Kvt__RegionCommit commit = KVT__REGION_COMMIT__INIT;
+	Kvt__CacheCreate cache = KVT__CACHE_CREATE__INIT;
+
+	begin.region = fds.region = commit.region = cache.cache = 1;
+	begin.length = WORLD_MEM_BYTES;
+	begin.access = 7;
+	fds.count = 1;
+	cache.blocks = 16;
+	cache.n_region = cache.n_offset = cache.n_stride = cache.n_bytes = 1;
+	cache.region = region;
+	cache.offset = offset;
+	cache.stride = cache.bytes = size;
+	ask(c, KVT__REQUEST__BODY_REGION_BEGIN, &begin, WORLD_FD_NONE);
+	ask(c, KVT__REQUEST__BODY_REGION_FDS, &fds, WORLD_FD_MEM);
+	ask(c, KVT__REQUEST__BODY_REGION_COMMIT, &commit, WORLD_FD_NONE);
+	ask(c, KVT__REQUEST__BODY_CACHE_CREATE, &cache, WORLD_FD_NONE);
+}
+
+static void give_grant(int handle, Kvt__Access access)
+{
+	static uint32_t blocks[] = { 3, 1, 2 };
+	uint8_t secret[KVT_SECRET_BYTES];
+	Kvt__GrantCreate g = KVT__GRANT_CREATE__INIT;
+	Kvt__GrantPart part = KVT__GRANT_PART__INIT, *parts[] = { &part };
+
+	memset(secret, SECRET_CHAR + handle - 1, sizeof(secret));
+	part.cache = 1;
+	part.n_blocks = 3;
+	part.blocks = blocks;
+	g.grant = (uint64_t)handle;
+	g.access = access;
+	g.n_parts = 1;
+	g.parts = parts;
+	g.secret.data = secret;
+	g.secret.len = sizeof(secret);
+	g.readers = 2;
+	ask(&owner, KVT__REQUEST__BODY_GRANT_CREATE, &g, WORLD_FD_NONE);
+}
+
+static void take_grant(uint64_t handle, Kvt__Op op)
+{
+	static uint32_t blocks[] = { 5, 4 };
+	struct kvt_token t = { .n_addrs = 1, .addrs = { "127.0.0.9:1" }, .client = 7 };
+	Kvt__TransferStart x = KVT__TRANSFER_START__INIT;
+	Kvt__TransferPart part = KVT__TRANSFER_PART__INIT, *parts[] = { &part };
+	char text[512];
+	struct kvt_err e;
+
+	snprintf(t.node, sizeof(t.node), "%s", MY_NODE);
+	snprintf(t.cluster, sizeof(t.cluster), "%s", world()->conf->cluster);
+	memcpy(t.epoch, "0123456789abcde", sizeof(t.epoch));
+	t.has_secret = true;
+	t.secret[0] = (uint8_t)handle;
+	if (kvt_token_format(&t, text, sizeof(text), &e) != KVT_OK)
+		abort();
+	part.cache = 1;
+	part.n_blocks = 2;
+	part.blocks = blocks;
+	x.transfer = handle;
+	x.op = op;
+	x.token = text;
+	x.n_parts = op == KVT__OP__OP_CLAIM ? 0 : 1;
+	x.parts = parts;
+	ask(&reader, KVT__REQUEST__BODY_TRANSFER_START, &x, WORLD_FD_NONE);
+}
+
+/* ---------------------------------------------------------------- inputs */
+
+static void stranger(struct input *in)
+{
+	for (int i = 0; i < PIECES && in->n; i++) {
+		size_t n = input_u16(in);
+		const uint8_t *bytes = input_bytes(in, &n);
+
+		put(bytes, n);
+		world_turn();
+	}
+}
+
+static void known(struct input *in)
+{
+	wclient_open(&owner, false);
+	wclient_open(&reader, false);
+	give_memory(&owner);
+	give_memory(&reader);
+	give_grant(1, KVT__ACCESS__ACCESS_READ);
+	give_grant(2, KVT__ACCESS__ACCESS_WRITE);
+	put_hello();
+	take_grant(1, KVT__OP__OP_PULL);
+	take_grant(2, KVT__OP__OP_CLAIM);
+	drain_socket();
+	for (int i = 0; i < PIECES && in->n; i++) {
+		uint8_t how = input_byte(in);
+		size_t n = input_u16(in);
+		const uint8_t *bytes = input_bytes(in, &n);
+
+		if (how & RAW || !put_parsed(bytes, n))
+			put_frame(bytes, n);
+		if (how & NO_TURN)
+			continue;
+		world_turn();
+		drain_socket();
+		wclient_read(&owner);
+		wclient_read(&reader);
+	}
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+	struct input in = { data, size };
+
+	owner.fd = reader.fd = -1;
+	dial();
+	if (input_byte(&in) & 1)
+		known(&in);
+	else
+		stranger(&in);
+	hang_up();
+	wclient_read(&owner);
+	wclient_read(&reader);
+	wclient_close(&owner);
+	wclient_close(&reader);
+	world_end();
+	return 0;
+}

@@ -1,24 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What another daemon may send on a control connection, in the clear. The first byte of an input
- * says from where on it is the input's:
+ * What another daemon may send, in the clear. The first two bits of an input say from where on it
+ *is the input's:
  *
- *	even	from the first byte on: pieces of bytes, each after two bytes of its length
- *	odd	after a preamble and a Hello that are right: frames, each after one byte of how it
- *		goes and two of its length. how: 1 as it is, else it gets the sequence number that
- *		is due; 2 without a turn of the loop after it
+ *	0, 2	a control connection from the first byte on: pieces of bytes, each after two bytes
+ *of its length 1	after a preamble and a Hello that are right: frames, each after one byte of
+ *how it goes and two of its length. how: 1 as it is, else it gets the sequence number that is due;
+ *2 without a turn of the loop after it
  *
- * In the second case the daemon has an owner with grants of secrets "0" and "1", which it was given
- * by the same owner's id (client 0 in a GrantOpen, an empty epoch and a one-byte secret are filled
- * in), and a client that waits for a grant of this peer.
+ *	3	a data connection from its proof on, while a push of ours is being received: pieces
+ *		as with 0
+ *
+ * In the cases 1 and 3 the daemon has an owner with grants of secrets "0" and "1", which it was
+ *given by the same owner's id (client 0 in a GrantOpen, an empty epoch and a one-byte secret are
+ *filled in), and a client that waits for a grant of this peer.
  */
 #include "world.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "net/tcp_wire.h"
 #include "peer.h"
 #include "peer.pb-c.h"
 #include "peer_conn.h"
@@ -35,21 +42,23 @@ static struct wclient owner, reader;
 
 /* ---------------------------------------------------------------- the connection */
 
-static void dial(void)
+static int dial(void)
 {
 	static uint32_t n;
+	int fd, one = 1;
 	struct sockaddr_in from = { .sin_family = AF_INET }, to = from;
 
 	/* other addresses each time: those of closed connections are taken for a while */
 	from.sin_addr.s_addr = htonl(0x7f010101 + (n++ & 0xffff));
 	to.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
 	to.sin_port = htons(addr_port(&world()->peers->listeners[0].addr));
-	sock = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-	if (sock < 0 || bind(sock, (struct sockaddr *)&from, sizeof(from)) < 0 ||
-	    connect(sock, (struct sockaddr *)&to, sizeof(to)) < 0)
+	fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+	if (fd < 0 || setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof(one)) < 0 ||
+	    bind(fd, (struct sockaddr *)&from, sizeof(from)) < 0 ||
+	    connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0)
 		abort();
-	seq = 0;
 	world_turn();
+	return fd;
 }
 
 static void drain_socket(void)
@@ -59,8 +68,10 @@ static void drain_socket(void)
 	ssize_t n;
 
 	while ((n = recv(sock, buf, sizeof(buf), MSG_DONTWAIT)) > 0) {
-		if (getenv("FUZZ_TALK"))
-			fprintf(stderr, "%zd bytes from the daemon\n", n);
+		if (getenv("FUZZ_TALK")) {
+			fprintf(stderr, "%zd bytes: ", n);
+			fwrite(buf, 1, (size_t)n, stderr);
+		}
 	}
 }
 
@@ -258,7 +269,8 @@ static void stranger(struct input *in)
 	}
 }
 
-static void known(struct input *in)
+/* Clients with memory and grants, and a Hello. */
+static void become_known(void)
 {
 	wclient_open(&owner, false);
 	wclient_open(&reader, false);
@@ -267,6 +279,11 @@ static void known(struct input *in)
 	give_grant(1, KVT__ACCESS__ACCESS_READ);
 	give_grant(2, KVT__ACCESS__ACCESS_WRITE);
 	put_hello();
+}
+
+static void known(struct input *in)
+{
+	become_known();
 	take_grant(1, KVT__OP__OP_PULL);
 	take_grant(2, KVT__OP__OP_CLAIM);
 	drain_socket();
@@ -286,13 +303,119 @@ static void known(struct input *in)
 	}
 }
 
+/* ---------------------------------------------------------------- data connections */
+
+/* The peer that we are to the daemon. */
+static struct peer *myself(void)
+{
+	struct obj *o = TAILQ_FIRST(&world()->objects[KVT__OBJECT__OBJECT_PEER]);
+
+	fuzz_assert(o);
+	return container_of(o, struct peer, obj);
+}
+
+/* Up to the proof, which is right. */
+static int dial_data(void)
+{
+	const struct peer *p = myself();
+	struct tcp_hello h = { .version = TCP_VERSION, .count = 1, .conn_id = p->conn_id };
+	uint8_t hello[TCP_HELLO_BYTES], nonce[TCP_NONCE_BYTES], proof[TCP_PROOF_BYTES];
+	uint8_t text[sizeof(TCP_LABEL_DIAL) - 1 + TCP_HELLO_BYTES + TCP_NONCE_BYTES];
+	size_t label = sizeof(TCP_LABEL_DIAL) - 1;
+	int fd = dial();
+
+	tcp_hello_pack(&h, hello);
+	send(fd, TCP_PREAMBLE, TCP_PREAMBLE_BYTES, MSG_NOSIGNAL);
+	send(fd, hello, sizeof(hello), MSG_NOSIGNAL);
+	world_turn();
+	fuzz_assert(recv(fd, nonce, sizeof(nonce), MSG_DONTWAIT) == sizeof(nonce));
+	memcpy(text, TCP_LABEL_DIAL, label);
+	memcpy(text + label, hello, sizeof(hello));
+	memcpy(text + label + sizeof(hello), nonce, sizeof(nonce));
+	HMAC(EVP_sha256(), p->data_key, PEER_KEY_BYTES, text, sizeof(text), proof, NULL);
+	send(fd, proof, sizeof(proof), MSG_NOSIGNAL);
+	world_turn();
+	fuzz_assert(recv(fd, proof, sizeof(proof), MSG_DONTWAIT) == sizeof(proof));
+	fuzz_assert(p->data_connections == 1);
+	return fd;
+}
+
+static void start_push(void)
+{
+	static uint64_t block = 4096;
+	uint8_t secret[KVT_SECRET_BYTES], epoch[KVT_EPOCH_BYTES];
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__GrantOpen open = KVT__PEER__GRANT_OPEN__INIT;
+	Kvt__Peer__XferStart x = KVT__PEER__XFER_START__INIT;
+	Kvt__Peer__XferPart part = KVT__PEER__XFER_PART__INIT, *parts[] = { &part };
+
+	memset(secret, SECRET_CHAR + 1, sizeof(secret));
+	memcpy(epoch, world()->epoch, sizeof(epoch));
+	open.open = x.open = x.xfer = 1;
+	open.client = owner.id;
+	open.secret.data = secret;
+	open.secret.len = sizeof(secret);
+	open.epoch.data = epoch;
+	open.epoch.len = sizeof(epoch);
+	f.body_case = KVT__PEER__FRAME__BODY_GRANT_OPEN;
+	f.grant_open = &open;
+	put_message(&f);
+	part.count = 3;
+	part.plane_count = 1;
+	part.n_block_bytes = 1;
+	part.block_bytes = &block;
+	x.op = KVT__OP__OP_PUSH;
+	x.n_parts = 1;
+	x.parts = parts;
+	x.bytes = 3 * block;
+	x.transport = (char *)"tcp";
+	x.chunk = 2 * block;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_START;
+	f.xfer_start = &x;
+	put_message(&f);
+	for (int i = 0; i < 3; i++)
+		event_base_loop(world()->base, EVLOOP_NONBLOCK);
+}
+
+static bool no_data_connection(struct kvtd *d)
+{
+	struct obj *o = TAILQ_FIRST(&d->objects[KVT__OBJECT__OBJECT_PEER]);
+
+	return !o || container_of(o, struct peer, obj)->data_connections == 0;
+}
+
+static void data_bytes(struct input *in)
+{
+	int fd;
+
+	become_known();
+	fd = dial_data();
+	start_push();
+	for (int i = 0; i < PIECES && in->n; i++) {
+		size_t n = input_u16(in);
+		const uint8_t *bytes = input_bytes(in, &n);
+
+		send(fd, bytes, n, MSG_NOSIGNAL | MSG_DONTWAIT);
+		event_base_loop(world()->base, EVLOOP_NONBLOCK);
+	}
+	/* its thread takes all of it before it sees the end */
+	shutdown(fd, SHUT_WR);
+	world_until(no_data_connection, "a data connection is left that has ended");
+	close(fd);
+}
+
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
 	struct input in = { data, size };
+	int mode;
 
 	owner.fd = reader.fd = -1;
-	dial();
-	if (input_byte(&in) & 1)
+	sock = dial();
+	seq = 0;
+	mode = input_byte(&in) & 3;
+	if (mode == 3)
+		data_bytes(&in);
+	else if (mode == 1)
 		known(&in);
 	else
 		stranger(&in);

@@ -56,6 +56,11 @@ static int retriable(void *obj)
 	       t->hold->state != HOLD_DEAD && !t->hold->peer->down && t->client->state == CLIENT_UP;
 }
 
+static int has_retry(void *obj)
+{
+	return ((struct transfer *)obj)->retry;
+}
+
 static int retries(void *obj)
 {
 	return ((struct transfer *)obj)->retry && retriable(obj);
@@ -193,14 +198,24 @@ static void fence_ok(void *obj)
 	fence_final(t);
 }
 
-static void abort_fence(void *obj)
+static void tell_abort(struct transfer *t)
 {
-	struct transfer *t = obj;
-
 	if (t->end.status == KVT_OK) /* the owner's OK came before our own job was done */
 		kvt_fail(&t->end, KVT_INTERNAL, "%s confirmed what was not moved", t->peer_node);
 	transfer_send_abort(t);
-	fence(t);
+}
+
+static void abort_fence(void *obj)
+{
+	tell_abort(obj);
+	fence(obj);
+}
+
+/* Stopped: also one that ends with TRANSPORT, as another before it did, is not tried again. */
+static void abort_final(void *obj)
+{
+	tell_abort(obj);
+	fence_final(obj);
 }
 
 static void succeed(void *obj)
@@ -244,9 +259,7 @@ static void abort_end(void *obj)
 {
 	struct transfer *t = obj;
 
-	if (t->end.status == KVT_OK)
-		kvt_fail(&t->end, KVT_INTERNAL, "%s confirmed what was not moved", t->peer_node);
-	transfer_send_abort(t);
+	tell_abort(t);
 	end(t);
 }
 

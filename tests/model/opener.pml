@@ -17,6 +17,7 @@
 #define T_retriable                                                                  \
 	(t_end[id] == TRANSPORT && t_retries[id] < R && h_state[t_hold[id]] != DEAD && \
 	 client[client_of(id)] == UP)
+#define T_has_retry	(t_retry[id])
 #define T_retries	(t_retry[id] && T_retriable)
 #define T_had_sent	(t_retry[id] && T_is_sender)
 #define T_has_sent	(t_has_sent[id])
@@ -45,19 +46,9 @@ inline send_start(t)
 	send_owner(F_START, t_wire[t] - 1, n)
 }
 
-/* What was stopped is not tried again. See LOST_STOP in check. */
-inline check_start(t)
-{
-#ifdef LOST_STOP
-	assert(!t_stopped[t]);
-#else
-	known = known || t_stopped[t];
-#endif
-}
-
 inline wire_add(t)
 {
-	check_start(t);
+	assert(!t_stopped[t]); /* what was stopped is not tried again */
 	t_answered[t] = false;
 	t_wire[t] = t * (R + 1) + t_retries[t] + 1
 }
@@ -115,6 +106,11 @@ inline T_abort_fence()
 {
 	send_abort();
 	T_fence()
+}
+inline T_abort_final()
+{
+	send_abort();
+	T_fence_final()
 }
 inline T_succeed()
 {

@@ -236,6 +236,33 @@ static void ready_run(struct loop_call *call)
 		loop_defer(ps->d, &ps->ready_call);
 }
 
+static bool has_address_of(const struct kvtd *d, const struct kvt_token *t)
+{
+	for (int i = 0; i < t->n_addrs; i++)
+		for (int j = 0; j < d->n_advertise; j++)
+			if (!strcmp(t->addrs[i], d->advertise[j]))
+				return true;
+	return t->n_addrs == 0 || d->n_advertise == 0;
+}
+
+/* Our own node id: this daemon, an earlier life of it, or another host that is called the same. */
+static void want_self(struct kvtd *d, const struct kvt_token *t, struct peer_wait *w)
+{
+	struct peers *ps = d->peers;
+	struct kvt_err e;
+
+	if (!memcmp(t->epoch, d->epoch, sizeof(t->epoch)) || has_address_of(d, t)) {
+		wait_answer_peer(ps, w, d->self);
+		return;
+	}
+	kvt_fail(&e, KVT_PEER_RESTARTED,
+		 "the token is of %s at %.*s, and this daemon is %s at %s: two hosts of one node "
+		 "id, or a token of an earlier life",
+		 t->node, KVT_ADDR_MAX, t->addrs[0], d->node, d->advertise[0]);
+	log_limited(&ps->log_dials, LOG_WARN_, "peer %s: %s", t->node, e.text);
+	wait_answer(ps, w, NULL, &e);
+}
+
 void peer_want(struct kvtd *d, const struct kvt_token *t, struct peer_wait *w)
 {
 	struct peers *ps = d->peers;
@@ -254,7 +281,7 @@ void peer_want(struct kvtd *d, const struct kvt_token *t, struct peer_wait *w)
 			 t->cluster, d->conf->cluster);
 		wait_answer(ps, w, NULL, &e);
 	} else if (!strcmp(t->node, d->node)) {
-		wait_answer_peer(ps, w, d->self);
+		want_self(d, t, w);
 	} else if (!(live = peers_find(ps, t->node))) {
 		dial_want(ps, t, w);
 	} else if (memcmp(t->epoch, live->peer->epoch, sizeof(t->epoch))) {

@@ -143,6 +143,10 @@ static void add_state(struct kvtd *d, Kvt__StatusReply *s, struct kvt_arena *a)
 			 d->counts.internal);
 		s->state = (char *)"degraded";
 		s->why = copy(a, why);
+	} else if (trust_expired(d->trust)) {
+		snprintf(why, sizeof(why), "its certificate expired on %s", trust_until(d->trust));
+		s->state = (char *)"degraded";
+		s->why = copy(a, why);
 	} else if (d->counts.fencing) {
 		snprintf(why, sizeof(why), "transfers and grants that are being fenced: %" PRIu64,
 			 d->counts.fencing);

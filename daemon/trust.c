@@ -13,6 +13,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include "alloc.h"
 #include "log.h"
 #include "tls.h"
@@ -192,6 +193,18 @@ const char *trust_fingerprint(const struct trust *t, int i)
 const char *trust_until(const struct trust *t)
 {
 	return trust_mode(t) == TRUST_CERT ? t->until : "";
+}
+
+bool trust_expired(const struct trust *t)
+{
+	char now[TRUST_DATE];
+	time_t at = time(NULL);
+	struct tm tm;
+
+	if (trust_mode(t) != TRUST_CERT || !gmtime_r(&at, &tm))
+		return false;
+	strftime(now, sizeof(now), "%Y-%m-%dT%H:%M:%SZ", &tm);
+	return strcmp(now, t->until) > 0;
 }
 
 /* ---------------------------------------------------------------- in force */

@@ -54,6 +54,8 @@ const char *trust_mode_name(enum trust_mode mode);
 const char *trust_fingerprint(const struct trust *t, int i);
 /* End of the own certificate's validity, RFC 3339, or "". */
 const char *trust_until(const struct trust *t);
+/* It is over: connections that are up stay, new ones are refused by the peers. */
+bool trust_expired(const struct trust *t);
 
 /* Whether conf wants TLS between daemons. Files are not looked at. */
 static inline bool trust_wanted(const struct conf *conf)

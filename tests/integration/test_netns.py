@@ -265,6 +265,20 @@ def test_certificate_that_is_not_allowed(pair, folder):
     assert "its certificate is for node-b: not in trust { allow }" in p.daemons[0].log()
 
 
+def test_two_hosts_of_one_name(pair, hosts, key):
+    """The reader's daemon takes the token for its own, and says what may be behind that."""
+    p = pair(key, args_b=("-n", "node-a"))
+    p.begin("pull")
+    status = p.reader.wait("x1")
+    assert status == "PEER_RESTARTED"
+    words = ("the token is of node-a at 10.77.0.1:7588, and this daemon is node-a at "
+             "10.77.0.2:7588: two hosts of one node id")
+    assert words in status.text
+    assert words in p.daemons[1].log()
+    p.owner.ok("revoke g1")
+    assert p.owner.gwait("g1") == "REVOKED"
+
+
 def test_certificate_that_expires(pair, hosts, folder):
     """While the daemons run: what is up stays up, and whoever connects then is refused."""
     authority = ca(folder)
@@ -274,7 +288,10 @@ def test_certificate_that_expires(pair, hosts, folder):
     p = pair(trust(cert=mine, ca=authority),
              trust(cert=authority.cert("node-b"), ca=authority))
     p.both()
+    assert p.daemons[0].status()["state"] == "running"
     wait_until("the certificate has expired", lambda: time.time() > end + 1, 20)
+    s = p.daemons[0].status()
+    assert s["state"] == "degraded" and "its certificate expired on 20" in s["why"]
     p.both()
     lose(hosts, p)
     text = p.refused()

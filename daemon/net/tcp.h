@@ -41,7 +41,7 @@
 
 /* What a turn has read of records and not yet taken. */
 struct tcp_tls_in {
-	uint8_t *bytes; /* at first use */
+	uint8_t bytes[TCP_TLS_STEP + 22]; /* a record: its header of 5, its end of 17 */
 	size_t off, len;
 	size_t turn; /* read in this turn */
 	bool dry;    /* the socket has no more */
@@ -55,8 +55,6 @@ struct tcp_thread {
 	uint8_t *buf;	  /* TCP_BUF_BYTES */
 	struct iovec iov[TCP_IOV + 2];
 	struct tcp_tls_in in;
-	SLIST_HEAD(, tcp_tls_out) outs; /* spare ones */
-	uint32_t n_outs;
 };
 
 struct tcp {
@@ -251,11 +249,9 @@ bool tcp_psk_proven(const SSL *ssl);
  */
 int tcp_tls_start(struct tcp_conn *c, SSL *ssl);
 void tcp_tls_free(struct tcp_tls *tls); /* takes NULL */
-void tcp_tls_thread_free(struct tcp_thread *th);
-/* Encrypts n bytes, TCP_TLS_STEP at most, after room; they leave with flush. n, or a -errno. */
+/* Encrypts and sends n bytes, TCP_TLS_STEP at most, after a flush that gave 0. n, or a -errno. */
 ssize_t tcp_tls_write(struct tcp_conn *c, const void *p, size_t n);
-/* 0, -EAGAIN: the socket must take some first, or another -errno. */
-int tcp_tls_room(struct tcp_conn *c);
+/* What the socket did not take of a record. 0: all is in it, or a -errno. */
 int tcp_tls_flush(struct tcp_conn *c);
 bool tcp_tls_unsent(const struct tcp_conn *c);
 /* A turn of reading begins. It must go on until read answers -EAGAIN. */

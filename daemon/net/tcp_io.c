@@ -100,7 +100,6 @@ static void thread_free(struct tcp_thread *th)
 		close(th->epfd);
 	if (th->evfd >= 0)
 		close(th->evfd);
-	tcp_tls_thread_free(th);
 	free(th->buf);
 	free(th);
 }
@@ -114,7 +113,6 @@ static struct tcp_thread *thread_new(struct tcp *t, char *why, size_t len)
 	if (!th)
 		goto fail;
 	th->t = t;
-	SLIST_INIT(&th->outs);
 	th->epfd = epoll_create1(EPOLL_CLOEXEC);
 	th->evfd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	th->buf = aligned_alloc(4096, TCP_BUF_BYTES);

@@ -279,7 +279,8 @@ static ssize_t tx_step(struct tcp_conn *c)
 	bool inside;
 	ssize_t n;
 
-	n = c->tls_out ? tcp_tls_room(c) : 0;
+	/* what the socket refused of the last record goes first */
+	n = c->tls_out ? tcp_tls_flush(c) : 0;
 	if (n < 0)
 		return n;
 	pthread_mutex_lock(&tp->lock);

@@ -4,10 +4,11 @@
  *
  * Owns a connection's SSL after its handshake, and what is encrypted and not yet in the socket.
  * OpenSSL sees the thread's buffer and never memory of a client: a fault inside it could not be
- * unwound. So what a fence has to wait for ends with the copy into that buffer; records that wait
- * here hold bytes that are ours.
+ * unwound. So what a fence has to wait for ends with the copy into that buffer; a record that waits
+ * here holds bytes that are ours.
  *
- * Many records go to the socket in one system call, and come from it. What was read ahead is the
+ * A record goes from OpenSSL's buffer to the socket, and comes into it, without one between, in one
+ * system call: with the rest of a record the next one's header is read. What was read ahead is the
  * thread's, not the connection's: a turn ends only when OpenSSL has taken all of it, so nothing
  * waits where epoll does not see it.
  *
@@ -25,107 +26,72 @@
 #include "net/tcp.h"
 #include "tls.h"
 
-#define IN_BYTES  (256 * 1024)
-#define OUT_FULL  (256 * 1024)			/* then it is sent */
-#define OUT_BYTES (OUT_FULL + 2 * TCP_TLS_STEP) /* room for one more step */
-#define OUT_KEPT  2				/* spare ones, of a thread */
-
-/* Records that wait for the socket. */
-struct tcp_tls_out {
-	SLIST_ENTRY(tcp_tls_out) link;
-	size_t off, len;
-	uint8_t bytes[OUT_BYTES];
-};
+#define REST_BYTES (TCP_TLS_STEP + 512) /* a record, and an alert behind it */
 
 struct tcp_tls {
 	SSL *ssl;
-	struct tcp_tls_out *out; /* or NULL: nothing waits */
-	bool foreign;		 /* it sent what is no application data */
-	int io_err;		 /* of the socket, while OpenSSL was reading */
-	int err;		 /* it is broken, c->why says how if that is -EPROTO */
+	bool foreign; /* it sent what is no application data */
+	int io_err;   /* of the socket, while OpenSSL was reading */
+	int err;      /* it is broken, c->why says how if that is -EPROTO */
+	size_t off, len;
+	uint8_t rest[REST_BYTES]; /* [off, len) has not gone out: the socket was full */
 };
 
 static BIO_METHOD *method;
 
 /* ---- out */
 
-static struct tcp_tls_out *out_take(struct tcp_thread *th)
+/* 0: all of it is in the socket, or a -errno; *done counts. */
+static int out_send(struct tcp_conn *c, const uint8_t *p, size_t n, size_t *done)
 {
-	struct tcp_tls_out *o = SLIST_FIRST(&th->outs);
+	while (*done < n) {
+		size_t max = n - *done;
+		ssize_t k;
 
-	if (o) {
-		SLIST_REMOVE_HEAD(&th->outs, link);
-		th->n_outs--;
-	} else {
-		o = malloc(sizeof(*o));
+		if (fault_on(SEND_SHORT) && max > fault_on(SEND_SHORT))
+			max = fault_on(SEND_SHORT);
+		k = send(c->fd, p + *done, max, MSG_DONTWAIT | MSG_NOSIGNAL);
+		if (k < 0 && errno != EINTR)
+			return -errno;
+		if (k > 0)
+			*done += (size_t)k;
 	}
-	if (o)
-		o->off = o->len = 0;
-	return o;
+	return 0;
 }
 
-static void out_put(struct tcp_thread *th, struct tcp_tls_out *o)
-{
-	if (th->n_outs == OUT_KEPT) {
-		free(o);
-		return;
-	}
-	SLIST_INSERT_HEAD(&th->outs, o, link);
-	th->n_outs++;
-}
-
+/* Takes all: what the socket does not, waits. An error of the socket comes again with the flush. */
 static int bio_write(BIO *b, const char *p, int n)
 {
 	struct tcp_conn *c = BIO_get_data(b);
 	struct tcp_tls *tls = c->tls;
+	size_t done = 0, left;
 
 	BIO_clear_retry_flags(b);
 	if (n <= 0)
 		return 0;
-	if (!tls->out)
-		tls->out = out_take(c->th);
-	if (!tls->out || (size_t)n > OUT_BYTES - tls->out->len)
+	if (!tls->len)
+		out_send(c, (const uint8_t *)p, (size_t)n, &done);
+	left = (size_t)n - done;
+	if (left > REST_BYTES - tls->len)
 		return -1;
-	memcpy(tls->out->bytes + tls->out->len, p, (size_t)n);
-	tls->out->len += (size_t)n;
+	memcpy(tls->rest + tls->len, p + done, left);
+	tls->len += left;
 	return n;
 }
 
 int tcp_tls_flush(struct tcp_conn *c)
 {
-	struct tcp_tls_out *o = c->tls->out;
+	struct tcp_tls *tls = c->tls;
+	int err = out_send(c, tls->rest, tls->len, &tls->off);
 
-	if (!o)
-		return 0;
-	while (o->off < o->len) {
-		size_t n = o->len - o->off;
-		ssize_t k;
-
-		if (fault_on(SEND_SHORT) && n > fault_on(SEND_SHORT))
-			n = fault_on(SEND_SHORT);
-		k = send(c->fd, o->bytes + o->off, n, MSG_DONTWAIT | MSG_NOSIGNAL);
-		if (k < 0 && errno == EINTR)
-			continue;
-		if (k < 0)
-			return -errno;
-		o->off += (size_t)k;
-	}
-	c->tls->out = NULL;
-	out_put(c->th, o);
-	return 0;
-}
-
-int tcp_tls_room(struct tcp_conn *c)
-{
-	const struct tcp_tls_out *o = c->tls->out;
-
-	/* what the socket refused goes first; nothing waits while a fault point sleeps */
-	return o && (o->off || o->len >= OUT_FULL || fault_on(DELAY_CHUNK)) ? tcp_tls_flush(c) : 0;
+	if (!err)
+		tls->off = tls->len = 0;
+	return err;
 }
 
 bool tcp_tls_unsent(const struct tcp_conn *c)
 {
-	return c->tls->out;
+	return c->tls->len;
 }
 
 ssize_t tcp_tls_write(struct tcp_conn *c, const void *p, size_t n)
@@ -142,56 +108,60 @@ ssize_t tcp_tls_write(struct tcp_conn *c, const void *p, size_t n)
 
 /* ---- in */
 
-/* From the socket, as much as there is: > 0, or -errno. */
-static int in_fill(struct tcp_conn *c)
+/*
+ * Up to n bytes, and what fits of those behind them: of a record's body the next one's header, of a
+ * header a whole record. > 0, or -errno.
+ */
+static int in_fill(struct tcp_conn *c, void *p, size_t n)
 {
 	struct tcp_tls_in *in = &c->th->in;
-	ssize_t n;
+	size_t ahead = n > SSL3_RT_HEADER_LENGTH ? SSL3_RT_HEADER_LENGTH : sizeof(in->bytes);
+	struct iovec iov[] = { { p, n }, { in->bytes, ahead } };
+	struct msghdr m = { .msg_iov = iov, .msg_iovlen = 2 };
+	size_t got;
+	ssize_t k;
 
 	/* the next connection's turn; epoll comes back to what is left */
 	if (in->dry || in->turn >= TCP_TURN_BYTES)
 		return -EAGAIN;
-	if (!in->bytes)
-		in->bytes = aligned_alloc(4096, IN_BYTES);
-	if (!in->bytes)
-		return -ENOMEM;
 	do
-		n = recv(c->fd, in->bytes, IN_BYTES, MSG_DONTWAIT);
-	while (n < 0 && errno == EINTR);
-	if (n <= 0)
-		return n ? -errno : -ENODATA;
+		k = recvmsg(c->fd, &m, MSG_DONTWAIT);
+	while (k < 0 && errno == EINTR);
+	if (k <= 0)
+		return k ? -errno : -ENODATA;
+	got = (size_t)k;
+	in->turn += got;
+	in->dry = got < n + ahead;
 	in->off = 0;
-	in->len = (size_t)n;
-	in->turn += (size_t)n;
-	in->dry = n < IN_BYTES;
-	return 1;
+	in->len = got > n ? got - n : 0;
+	return (int)(got - in->len);
 }
 
 static int bio_read(BIO *b, char *p, int want)
 {
 	struct tcp_conn *c = BIO_get_data(b);
 	struct tcp_tls_in *in = &c->th->in;
-	size_t n;
+	size_t n = in->len - in->off;
+	int got;
 
 	BIO_clear_retry_flags(b);
 	if (want <= 0)
 		return 0;
-	if (in->off == in->len) {
-		int err = in_fill(c);
-
-		if (err == -EAGAIN)
-			BIO_set_retry_read(b);
-		else if (err < 0)
-			c->tls->io_err = err;
-		if (err < 0)
-			return err == -ENODATA ? 0 : -1;
+	if (n) {
+		if (n > (size_t)want)
+			n = (size_t)want;
+		memcpy(p, in->bytes + in->off, n);
+		in->off += n;
+		return (int)n;
 	}
-	n = in->len - in->off;
-	if (n > (size_t)want)
-		n = (size_t)want;
-	memcpy(p, in->bytes + in->off, n);
-	in->off += n;
-	return (int)n;
+	got = in_fill(c, p, (size_t)want);
+	if (got > 0)
+		return got;
+	if (got == -EAGAIN)
+		BIO_set_retry_read(b);
+	else
+		c->tls->io_err = got;
+	return got == -ENODATA ? 0 : -1;
 }
 
 void tcp_tls_turn(struct tcp_conn *c)
@@ -355,17 +325,5 @@ void tcp_tls_free(struct tcp_tls *tls)
 	if (!tls)
 		return;
 	SSL_free(tls->ssl);
-	free(tls->out);
 	free(tls);
-}
-
-void tcp_tls_thread_free(struct tcp_thread *th)
-{
-	struct tcp_tls_out *o;
-
-	while ((o = SLIST_FIRST(&th->outs))) {
-		SLIST_REMOVE_HEAD(&th->outs, link);
-		free(o);
-	}
-	free(th->in.bytes);
 }

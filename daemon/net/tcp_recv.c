@@ -3,9 +3,9 @@
  * tcp_recv.c - frames in: payload goes where the receiver's map says, or nowhere
  *
  * Large pieces are read straight into place, small ones and what comes encrypted by way of the
- * thread's buffer. A frame's
- * trailer and the next one's header come with its payload's last bytes, so a frame costs one system
- * call where the socket has all of it. Reads never wait: a fence is as near as the end of one.
+ * thread's buffer. A frame's trailer and the next one's header come with its payload's last bytes,
+ * so a frame costs one system call where the socket has all of it. Reads never wait: a fence is as
+ * near as the end of one.
  */
 #include <errno.h>
 #include <stdio.h>

@@ -678,7 +678,7 @@ START_TEST(priority_of_those_that_wait)
 	struct geo g = geo_blocks(1, CHUNK, 2, false);
 	struct xfer low[CROWD], high;
 	uint64_t deadline = 0;
-	int before = 0;
+	int before = 0, already = 0;
 
 	fixture_init(&f, way, 1, false);
 	f.node[0].conf.tcp_peer_jobs = f.node[1].conf.tcp_peer_jobs = 1;
@@ -692,11 +692,14 @@ START_TEST(priority_of_those_that_wait)
 	xfer_init(&high, &f, _i, &g, &g, 1);
 	high.src->job.priority = high.dst->job.priority = KVT_PRIORITY_HIGH;
 	xfer_start(&high);
+	/* threads work without the loop, and this one may have been slow */
+	for (int k = 0; k < CROWD; k++)
+		already += low[k].src->job.moved == low[k].src->map->bytes;
 	while (!high.src->done)
 		ck_assert(in_time(&f, &deadline));
 	for (int k = 0; k < CROWD; k++)
 		before += low[k].src->done;
-	ck_assert_int_lt(before, CROWD / 2);
+	ck_assert_int_lt(before - already, CROWD / 2);
 	test_fault("delay-chunk=0");
 	xfer_finish(&high);
 	sides_check(high.src, high.dst);

@@ -322,7 +322,8 @@ const char *world_token(const struct wclient *c, const char *text, char buf[512]
 	if (kind == '@')
 		return world_tokens[text[1] - '0'];
 	memset(secret, text[1], sizeof(secret));
+	/* one that never got an id (an admin, a refused Hello) has no tokens: "#N" goes as it is */
 	if (kvtd_ticket(&d, c->id, secret, buf, 512, &e) != KVT_OK)
-		abort();
+		return text;
 	return buf;
 }

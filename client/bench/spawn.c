@@ -180,13 +180,17 @@ static int start_daemon(const char *kvtd, const struct opts *o, struct daemons *
 
 int daemons_spawn(const struct opts *o, struct daemons *d)
 {
+	const char *tmp = getenv("TMPDIR");
 	char kvtd[600], conf[128], key[128];
+	int n;
 
 	if (find_kvtd(o, kvtd, sizeof(kvtd)) != 0)
 		return -1;
-	snprintf(d->dir, sizeof(d->dir), "/tmp/kvtbench.XXXXXX");
-	if (!mkdtemp(d->dir)) {
-		bench_error("%s: %s", d->dir, strerror(errno));
+	n = snprintf(d->dir, sizeof(d->dir), "%s/kvtbench.XXXXXX", tmp && *tmp ? tmp : "/tmp");
+	if (n >= (int)sizeof(d->dir) || !mkdtemp(d->dir)) {
+		bench_error("%s: %s", d->dir,
+			    n >= (int)sizeof(d->dir) ? "TMPDIR is too long for a socket"
+						     : strerror(errno));
 		d->dir[0] = '\0';
 		return -1;
 	}

@@ -166,6 +166,11 @@ class Daemon:
             assert bad not in self.log(), f"{self.name}: '{bad}' in its log"
 
 
+def pytest_configure(config):
+    config.addinivalue_line("markers", "alone: measures, or changes what all tests share: nothing "
+                                       "else may run beside it")
+
+
 @pytest.fixture
 def folder():
     """A short path: Unix sockets take 107 bytes."""

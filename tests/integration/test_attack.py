@@ -15,7 +15,7 @@ from conftest import wait_until
 from fake_peer import MAGIC, FakeListener, FakePeer, data_frame, read_token
 from test_peers import ended
 from test_raw_requests import BLOCK, MIB, Owner, words
-from wire import SLOW, STATUS, memfd
+from wire import FRESH_SEED, SLOW, STATUS, memfd
 
 PULL = {"op": 1, "transport": "tcp", "chunk": 4096}
 PUSH = {"op": 2, "transport": "tcp", "chunk": 4096}
@@ -336,7 +336,7 @@ def push_some(s, data):
 
 
 FUZZ = "peers { redial_max = 20ms } transport { tcp_chunk = 4096 }"
-SEEDS = [1, 2, int(os.environ.get("KVT_SEED", time.time_ns() & 0xffff))]
+SEEDS = [1, 2, FRESH_SEED]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

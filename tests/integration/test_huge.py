@@ -7,6 +7,8 @@ import pytest
 
 from actors import actor, place  # noqa: F401
 
+pytestmark = pytest.mark.alone  # the pool is the machine's
+
 POOL = pathlib.Path("/sys/kernel/mm/hugepages/hugepages-2048kB")
 
 

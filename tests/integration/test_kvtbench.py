@@ -50,10 +50,10 @@ def bench(*args):
 
 
 @pytest.fixture(autouse=True)
-def nothing_left():
-    before = set(glob.glob("/tmp/kvtbench.*"))
+def nothing_left(folder, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(folder))
     yield
-    assert set(glob.glob("/tmp/kvtbench.*")) <= before
+    assert not glob.glob(f"{folder}/kvtbench.*")
 
 
 @pytest.mark.parametrize("fragmented", [False, True], ids=["coalesced", "fragmented"])
@@ -206,13 +206,12 @@ def transfers_ok(admin):
 
 @pytest.mark.parametrize("busy", [False, True], ids=["starting", "busy"])
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM], ids=lambda s: s.name)
-def test_interrupted(sig, busy):
-    before = set(glob.glob("/tmp/kvtbench.*"))
+def test_interrupted(sig, busy, folder):
     with subprocess.Popen([BUILD / "kvtbench", "--spawn", "--via", "tcp", "--seconds", "600",
                            *SMALL], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as p:
         try:
             while p.poll() is None:
-                new = set(glob.glob("/tmp/kvtbench.*")) - before
+                new = glob.glob(f"{folder}/kvtbench.*")
                 if new and (not busy or transfers_ok(new.pop() + "/bench-b.admin")):
                     break
             p.send_signal(sig)

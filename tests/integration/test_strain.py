@@ -323,6 +323,7 @@ def cpu_ticks(pid):
     return int(words[11]) + int(words[12])
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(SLOW > 1, reason="a measurement")
 def test_idle(kvtd, actor):
     """Two daemons and two clients that have worked: no spinning, no memory, keep-alives alone."""
@@ -352,6 +353,7 @@ def test_idle(kvtd, actor):
     others.owner.ok("revoke held")
 
 
+@pytest.mark.alone
 @pytest.mark.skipif(SLOW > 1, reason="a measurement")
 def test_half_a_million_pieces(place, actor, seeded):
     """mla-page1, fragmented on both sides: small requests, and no memory for the pieces."""

@@ -15,6 +15,9 @@ import time
 
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 SLOW = 8 if os.environ.get("KVT_SANITIZE") else 1
+# One for each run, also when it is several processes: seeds are in the names of tests.
+FRESH_SEED = int(os.environ.get("KVT_SEED") or
+                 os.environ.setdefault("KVT_FRESH_SEED", str(time.time_ns() & 0xffff)))
 STATUS = {}
 SCALARS = ("uint64", "uint32", "int32", "int64", "bool")
 

@@ -80,6 +80,7 @@ struct conf {
 	/* movers */
 	uint64_t local_threads; /* 0: half of the processors, 1 to 8 */
 	uint64_t local_chunk;	/* bytes per turn */
+	uint64_t spin;		/* us; of data threads before they sleep; 0: not */
 	uint64_t tcp_threads;	/* 0: as local_threads, at most 4 */
 	uint64_t tcp_streams;	/* data connections per peer, made by the dialling side */
 	uint64_t tcp_chunk;	/* bytes per data frame */

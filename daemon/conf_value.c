@@ -144,14 +144,20 @@ static enum kvt_status set_level(enum log_level *out, const char *value, const c
 	return KVT_OK;
 }
 
+/* Of a key that is a time; else 0. */
+static uint64_t unit_ns(const struct conf_key *k)
+{
+	return k->type == TIME ? 1000000 : k->type == MICROS ? 1000 : 0;
+}
+
 static enum kvt_status out_of_bounds(const char *value, const char *where, const struct conf_key *k,
 				     struct kvt_err *e)
 {
 	char min[KVT_UNITS_LEN], max[KVT_UNITS_LEN], what[160];
 
-	if (k->type == TIME) {
-		kvt_format_duration(k->min * 1000000, min);
-		kvt_format_duration(k->max * 1000000, max);
+	if (unit_ns(k)) {
+		kvt_format_duration(k->min * unit_ns(k), min);
+		kvt_format_duration(k->max * unit_ns(k), max);
 	} else {
 		kvt_format_size(k->min, min);
 		kvt_format_size(k->max, max);
@@ -163,11 +169,11 @@ static enum kvt_status out_of_bounds(const char *value, const char *where, const
 static enum kvt_status set_number(uint64_t *out, const char *value, const char *where,
 				  const struct conf_key *k, struct kvt_err *e)
 {
-	uint64_t v = 0;
+	uint64_t v = 0, unit = unit_ns(k);
 	char what[160];
 	int rc;
 
-	if (k->type == TIME)
+	if (unit)
 		rc = kvt_parse_duration(value, &v, what, sizeof(what));
 	else if (k->type == SIZE)
 		rc = kvt_parse_size(value, &v, what, sizeof(what));
@@ -175,10 +181,12 @@ static enum kvt_status set_number(uint64_t *out, const char *value, const char *
 		rc = kvt_parse_count(value, k->min, k->max, &v, what, sizeof(what));
 	if (rc < 0)
 		return conf_bad(e, where, k, what);
-	if (k->type == TIME) {
-		if (v % 1000000)
-			return conf_bad(e, where, k, "must be whole milliseconds");
-		v /= 1000000;
+	if (unit) {
+		if (v % unit)
+			return conf_bad(e, where, k,
+					k->type == TIME ? "must be whole milliseconds"
+							: "must be whole microseconds");
+		v /= unit;
 	}
 	if (v < k->min || v > k->max)
 		return out_of_bounds(value, where, k, e);
@@ -220,6 +228,7 @@ enum kvt_status conf_set(struct conf *c, const struct conf_key *k, const char *v
 	case ENCRYPT:
 		return set_encrypt(f, value, where, k, e);
 	case TIME:
+	case MICROS:
 	case SIZE:
 	case COUNT:
 		return set_number(f, value, where, k, e);

@@ -8,7 +8,7 @@
 #include <stddef.h>
 #include "conf.h"
 
-enum conf_type { TEXT, LIST, BOOL, LEVEL, TIME, SIZE, COUNT, SOCKETS, ENCRYPT };
+enum conf_type { TEXT, LIST, BOOL, LEVEL, TIME, MICROS, SIZE, COUNT, SOCKETS, ENCRYPT };
 
 struct conf_key {
 	const char *section, *name; /* section "" is the top */
@@ -16,7 +16,7 @@ struct conf_key {
 	bool reloadable;
 	size_t offset;
 	const char *def;   /* lists are empty by default */
-	uint64_t min, max; /* TIME in ms; TEXT: length */
+	uint64_t min, max; /* TIME in ms, MICROS in us; TEXT: length */
 	const char *help;
 };
 

@@ -6,7 +6,8 @@
  *	kvtd > peer
  *
  * There is one in a process of kvtd, and as many as a test makes in a test program: nothing in the
- * daemon is global but the log, the fault points and the SIGBUS handler.
+ * daemon is global but the log, the fault points, the SIGBUS handler and how many threads
+ * spin.
  */
 #ifndef KVTD_KVTD_H
 #define KVTD_KVTD_H

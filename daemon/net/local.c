@@ -23,6 +23,7 @@
 #include "net/end.h"
 #include "net/prefetch.h"
 #include "net/sched.h"
+#include "net/spin.h"
 #include "net/thread.h"
 #include "net/transports.h"
 #include "peer.h"
@@ -36,7 +37,10 @@ struct local {
 	pthread_cond_t wake;
 	struct sched sched; /* movers with chunks left */
 	bool stopping;
-	uint32_t max_threads, n_threads, idle;
+	uint32_t max_threads, n_threads;
+	uint32_t idle;	       /* threads that sleep or look for work */
+	uint32_t spinning;     /* those that look since the last ring() */
+	_Atomic uint64_t rung; /* changes when there is something new to do */
 	pthread_t thread[NET_THREADS_MAX];
 };
 
@@ -242,10 +246,33 @@ static void run_chunk(struct local *l, struct local_job *lj)
 	net_end_leave(&lj->end);
 }
 
+/* Looks for work for a moment. Locked, but not while it looks. false: there will be a signal. */
+static bool look_for_work(struct local *l, struct net_spin *s)
+{
+	uint64_t rung = l->rung;
+	bool found;
+
+	if (!net_spin_begin(s))
+		return false;
+	l->spinning++;
+	pthread_mutex_unlock(&l->lock);
+	while (!(found = l->rung != rung) && net_spin_go(s))
+		;
+	net_spin_end(s, found);
+	pthread_mutex_lock(&l->lock);
+	if (l->rung != rung) /* also if that came behind the last look: there was no signal */
+		return true;
+	l->spinning--;
+	return false;
+}
+
 static void *copy_thread(void *arg)
 {
 	struct local *l = arg;
 	struct sched_entry *e;
+	struct net_spin spin;
+
+	net_spin_init(&spin, l->d->conf->spin);
 
 	pthread_mutex_lock(&l->lock);
 	while (!l->stopping) {
@@ -255,7 +282,8 @@ static void *copy_thread(void *arg)
 			continue;
 		}
 		l->idle++;
-		pthread_cond_wait(&l->wake, &l->lock);
+		if (!look_for_work(l, &spin))
+			pthread_cond_wait(&l->wake, &l->lock);
 		l->idle--;
 	}
 	pthread_mutex_unlock(&l->lock);
@@ -308,6 +336,19 @@ static enum kvt_status local_offer(struct net_job *job, uint64_t *key, struct kv
 	return KVT_OK;
 }
 
+/* There are so many chunks more: those who look see it, the others are woken. Locked. */
+static void ring(struct local *l, uint64_t chunks)
+{
+	uint32_t spinning = l->spinning;
+
+	l->rung++;
+	l->spinning = 0; /* they are about to take something */
+	if (chunks == spinning + 1)
+		pthread_cond_signal(&l->wake);
+	else if (chunks > spinning)
+		pthread_cond_broadcast(&l->wake);
+}
+
 /* Joins the mover with its offer and gives it to the threads. Locked. */
 static void mover_start(struct local *l, struct local_job *lj, struct local_job *offer)
 {
@@ -338,10 +379,7 @@ static void mover_start(struct local *l, struct local_job *lj, struct local_job 
 	lj->offer = offer;
 	LIST_INSERT_HEAD(&offer->movers, lj, link);
 	sched_add(&l->sched, &lj->turn, lj->end.job->priority);
-	if (chunks == 1)
-		pthread_cond_signal(&l->wake);
-	else
-		pthread_cond_broadcast(&l->wake);
+	ring(l, chunks);
 }
 
 static void local_submit(struct net_job *job)
@@ -387,6 +425,7 @@ static void local_close(struct kvtd *d)
 		return;
 	pthread_mutex_lock(&l->lock);
 	l->stopping = true;
+	l->rung++;
 	pthread_cond_broadcast(&l->wake);
 	pthread_mutex_unlock(&l->lock);
 	for (uint32_t i = 0; i < l->n_threads; i++)

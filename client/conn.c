@@ -54,6 +54,7 @@ static void conn_free(struct kvt *k)
 	}
 	free_objects(k);
 	free(k->taken.note);
+	free(k->taken.progress);
 	close_fd(k->epfd);
 	close_fd(k->timerfd);
 	close_fd(k->kick);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * The events of a connection: one list in the order in which they came. Terminal events are part of
- * their objects and cannot be lost; notes and attempts are bounded for each grant. What was taken
- * last is copied, so that its object may be freed.
+ * their objects and cannot be lost, and progress is all kept; notes and attempts are bounded for
+ * each grant. What was taken last is copied, so that its object may be freed.
  */
 #include "kvt_private.h"
 
@@ -73,6 +73,7 @@ void kvt_event_free(struct kvt *k, struct event *e)
 		return;
 	kvt_event_drop(k, e);
 	free(e->note);
+	free(e->progress);
 	free(e);
 }
 
@@ -85,7 +86,7 @@ void kvt_event_connection(struct kvt *k, struct event *e, enum kvt_event_type ty
 	kvt_event_post(k, e);
 }
 
-/* A note or an attempt leaves its grant when it is taken. */
+/* A note, progress or an attempt leaves its grant when it is taken. */
 static void let_go(struct event *e)
 {
 	struct kvt_grant *g = e->grant;
@@ -96,6 +97,8 @@ static void let_go(struct event *e)
 	} else if (e->type == KVT_EVENT_ATTEMPT) {
 		TAILQ_REMOVE(&g->attempts, e, own);
 		g->n_attempts--;
+	} else if (e->type == KVT_EVENT_PROGRESS) {
+		TAILQ_REMOVE(&g->progress, e, own);
 	} else {
 		return;
 	}
@@ -110,6 +113,9 @@ static void take(struct kvt *k, struct event *e, struct kvt_event *to)
 	free(t->note);
 	t->note = e->note;
 	e->note = NULL;
+	free(t->progress);
+	t->progress = e->progress;
+	e->progress = NULL;
 	strcpy(t->text, e->text);
 	strcpy(t->tag, e->tag);
 	strcpy(t->ticket, k->ticket);
@@ -126,6 +132,13 @@ static void take(struct kvt *k, struct event *e, struct kvt_event *to)
 	to->tag = t->tag;
 	to->ticket = e->type == KVT_EVENT_RECONNECTED ? t->ticket : NULL;
 	to->missed = e->missed;
+	to->node = t->progress ? t->progress->node : "";
+	if (t->progress) {
+		to->bytes = t->progress->bytes;
+		to->opener = t->progress->opener;
+		to->parts = t->progress->parts;
+		to->n_parts = t->progress->n_parts;
+	}
 	let_go(e);
 }
 

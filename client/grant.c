@@ -30,6 +30,7 @@ void kvt_grant_destroy(struct kvt *k, struct kvt_grant *g)
 	kvt_event_drop(k, &g->end);
 	free_events(k, &g->notes);
 	free_events(k, &g->attempts);
+	free_events(k, &g->progress);
 	HASH_DEL(k->grants, g);
 	explicit_bzero(g->token, sizeof(g->token));
 	free(g->note);
@@ -114,26 +115,83 @@ void kvt_grant_on_attempt(struct kvt *k, const Kvt__GrantAttempt *m)
 	keep(k, &g->attempts, &g->n_attempts, KVT_ATTEMPTS_KEPT, e);
 }
 
+/* The last one is in the grant's result. */
+static void keep_note(struct kvt_grant *g, const ProtobufCBinaryData *note)
+{
+	void *copy = kvt_copy(note->data, note->len);
+
+	if (!copy && note->len)
+		return;
+	free(g->note);
+	g->note = copy;
+	g->note_len = note->len;
+}
+
 void kvt_grant_on_note(struct kvt *k, const Kvt__GrantNote *m)
 {
 	struct kvt_grant *g = find(k, m->grant);
 	struct event *e;
-	void *copy;
 
 	if (!g)
 		return;
-	copy = kvt_copy(m->note.data, m->note.len);
-	if (copy || !m->note.len) {
-		free(g->note);
-		g->note = copy;
-		g->note_len = m->note.len;
-	}
+	keep_note(g, &m->note);
 	e = kvt_event_new(KVT_EVENT_NOTE, g, m->note.data, m->note.len);
 	if (!e)
 		return;
 	e->final = m->final;
 	snprintf(e->tag, sizeof(e->tag), "%s", m->tag);
 	keep(k, &g->notes, &g->n_notes, KVT_NOTES_KEPT, e);
+}
+
+static struct progress *progress_new(const Kvt__GrantProgress *m)
+{
+	struct progress *p = calloc(1, sizeof(*p) + m->n_parts * sizeof(p->parts[0]));
+
+	if (!p)
+		return NULL;
+	p->bytes = m->bytes;
+	p->opener = m->opener;
+	snprintf(p->node, sizeof(p->node), "%s", m->node);
+	p->n_parts = (uint32_t)m->n_parts;
+	for (uint32_t i = 0; i < p->n_parts; i++) {
+		const Kvt__ProgressPart *from = m->parts[i];
+
+		p->parts[i] = (struct kvt_progress_part){
+			.grant_part = from->grant_part,
+			.plane_first = from->plane_first,
+			.plane_count = from->plane_count,
+			.first = from->first,
+			.count = from->count,
+			.step = from->step,
+			.bytes = from->bytes,
+		};
+	}
+	return p;
+}
+
+/* All are kept until they are taken: an owner that asked for them counts on each. */
+void kvt_grant_on_progress(struct kvt *k, const Kvt__GrantProgress *m)
+{
+	struct kvt_grant *g = find(k, m->grant);
+	struct event *e;
+
+	if (!g)
+		return;
+	if (m->note.len)
+		keep_note(g, &m->note);
+	e = kvt_event_new(KVT_EVENT_PROGRESS, g, m->note.data, m->note.len);
+	if (e)
+		e->progress = progress_new(m);
+	if (!e || !e->progress) {
+		kvt_event_free(k, e);
+		g->progress_missed++;
+		return;
+	}
+	e->missed = g->progress_missed;
+	g->progress_missed = 0;
+	snprintf(e->tag, sizeof(e->tag), "%s", m->tag);
+	TAILQ_INSERT_TAIL(&g->progress, e, own);
+	kvt_event_post(k, e);
 }
 
 /* ------------------------------------------------------------------ create */
@@ -151,7 +209,7 @@ static enum kvt_status check(const struct kvt_grant_opts *o, struct kvt_err *e)
 	if (o->readers > KVT_READERS_MAX)
 		return kvt_fail(e, KVT_INVALID, "grant: %u readers: at most %d", o->readers,
 				KVT_READERS_MAX);
-	if (o->flags & ~(uint32_t)KVT_GRANT_KEEP)
+	if (o->flags & ~(uint32_t)(KVT_GRANT_KEEP | KVT_GRANT_PROGRESS))
 		return kvt_fail(e, KVT_INVALID, "grant: unknown flags 0x%x", o->flags);
 	if (o->note_len > KVT_NOTE_MAX || (o->note_len && !o->note))
 		return kvt_fail(e, KVT_INVALID, "grant: note of %zu bytes: at most %d, not NULL",
@@ -209,7 +267,8 @@ static enum kvt_status build(struct message *b, const struct kvt_grant_opts *o, 
 	b->m.readers = o->readers;
 	b->m.ttl_ms = o->ttl_ms;
 	b->m.max_hold_ms = o->max_hold_ms;
-	b->m.keep = o->flags & KVT_GRANT_KEEP;
+	b->m.keep = !!(o->flags & KVT_GRANT_KEEP);
+	b->m.progress = !!(o->flags & KVT_GRANT_PROGRESS);
 	b->m.note = (ProtobufCBinaryData){ o->note_len, (uint8_t *)o->note };
 	b->m.tag = o->tag ? (char *)o->tag : (char *)protobuf_c_empty_string;
 	if (kvt__request__get_packed_size(&b->q) <= KVT_LIST_INLINE)
@@ -252,6 +311,7 @@ static enum kvt_status grant_new(struct kvt *k, const struct kvt_grant_opts *o,
 	atomic_init(&g->status, KVT_PENDING);
 	TAILQ_INIT(&g->notes);
 	TAILQ_INIT(&g->attempts);
+	TAILQ_INIT(&g->progress);
 	g->create.on_reply = on_created;
 	st = kvt_token_make(k->ticket, secret, g->token, sizeof(g->token));
 	if (st != KVT_OK) {

@@ -166,7 +166,19 @@ enum kvt_event_type {
 	KVT_EVENT_DISCONNECTED = 6, /* the daemon is gone */
 	KVT_EVENT_DRAINING =
 		7, /* the daemon takes no new grants (status SHUTDOWN), or again (OK) */
-		   /* 8 progress, 9 lost: kept */
+	KVT_EVENT_PROGRESS = 8, /* of a grant with KVT_GRANT_PROGRESS: see there */
+				/* 9 lost: kept */
+};
+
+/* What a push wrote: blocks first + i x step, i < count, of the list of a part of the grant. */
+struct kvt_progress_part {
+	uint32_t grant_part;
+	uint32_t plane_first; /* planes [plane_first, plane_first + plane_count) */
+	uint32_t plane_count;
+	uint32_t reserved;
+	uint64_t first, count, step;
+	uint64_t bytes;
+	uint64_t reserved2[2];
 };
 
 struct kvt_xfer;
@@ -188,16 +200,25 @@ struct kvt_event {
 	int final;	  /* NOTE: of a final */
 	const void *note;
 	size_t note_len;
-	const char *tag;    /* ATTEMPT, NOTE: the other side's; never NULL */
+	const char *tag;    /* ATTEMPT, NOTE, PROGRESS: the other side's; never NULL */
 	const char *ticket; /* RECONNECTED */
-	uint64_t missed;    /* ATTEMPT, NOTE: how many before it were not kept */
+	uint64_t missed;    /* how many of its kind before it were not kept: PROGRESS only for
+			       want of memory in this process */
+	/* PROGRESS */
+	uint64_t bytes;	  /* of the push */
+	uint64_t opener;  /* who pushed: the client id, as its ticket has it */
+	const char *node; /* and its node; never NULL */
+	const struct kvt_progress_part *parts;
+	uint32_t n_parts;
+	uint32_t reserved;
 };
 
 /*
  * Takes the next event. Blocks up to timeout_ms; returns KVT_OK or KVT_PENDING. Events are for
  * those who like them: kvt_wait, kvt_test and kvt_grant_wait work without. An event of an object
  * that was freed meanwhile is not delivered. Not taken, they wait in their handles: one terminal
- * event each, the last 64 notes and 16 attempts of a grant. ev->size must be set.
+ * event each, the last 64 notes and 16 attempts of a grant, and all of its progress. ev->size must
+ * be set.
  */
 int kvt_next_event(struct kvt *k, struct kvt_event *ev, int timeout_ms);
 
@@ -322,6 +343,13 @@ struct kvt_part {
 
 enum kvt_grant_flags {
 	KVT_GRANT_KEEP = 1 << 0, /* an opener that dies or declines does not end it */
+	/*
+	 * Of a write grant: KVT_EVENT_PROGRESS for each push that is not final, once, in the order
+	 * in which they succeeded and before the grant's end; its bytes are there. It says what the
+	 * push wrote and has its note (there is no NOTE then). Take them: a push for whose event
+	 * the daemon has no room left ends with QUOTA before it has written anything.
+	 */
+	KVT_GRANT_PROGRESS = 1 << 1,
 };
 
 struct kvt_grant_opts {

@@ -78,10 +78,17 @@ TAILQ_HEAD(life_list, life);
 
 /* ------------------------------------------------------------------ events */
 
+struct progress {
+	uint64_t bytes, opener;
+	char node[KVT_NODE_MAX + 1];
+	uint32_t n_parts;
+	struct kvt_progress_part parts[];
+};
+
 /* A terminal event and a connection's are part of their object; notes and attempts are not. */
 struct event {
 	TAILQ_ENTRY(event) link; /* struct kvt.events */
-	TAILQ_ENTRY(event) own;	 /* notes or attempts of a grant */
+	TAILQ_ENTRY(event) own;	 /* notes, progress or attempts of a grant */
 	bool queued;
 	enum kvt_event_type type;
 	struct kvt_xfer *xfer;
@@ -91,6 +98,7 @@ struct event {
 	uint64_t missed;
 	void *note; /* owned */
 	size_t note_len;
+	struct progress *progress; /* owned; of PROGRESS */
 	char text[KVT_ERR_TEXT];
 	char tag[KVT_TAG_MAX + 1];
 };
@@ -99,6 +107,7 @@ TAILQ_HEAD(event_list, event);
 /* What the last event that was taken points to. */
 struct taken {
 	void *note;
+	struct progress *progress;
 	char text[KVT_ERR_TEXT];
 	char tag[KVT_TAG_MAX + 1];
 	char ticket[KVT_TOKEN_MAX];
@@ -217,8 +226,9 @@ struct kvt_grant {
 	size_t note_len;
 	void *user;
 	struct event end; /* its text is the grant's */
-	struct event_list notes, attempts;
+	struct event_list notes, attempts, progress;
 	unsigned n_notes, n_attempts;
+	uint64_t progress_missed; /* out of memory */
 };
 
 struct kvt_xfer {
@@ -357,6 +367,7 @@ enum kvt_status kvt_cache_usable(const struct kvt *k, const struct kvt_cache *c,
 void kvt_grant_on_ended(struct kvt *k, const Kvt__GrantEnded *m);
 void kvt_grant_on_attempt(struct kvt *k, const Kvt__GrantAttempt *m);
 void kvt_grant_on_note(struct kvt *k, const Kvt__GrantNote *m);
+void kvt_grant_on_progress(struct kvt *k, const Kvt__GrantProgress *m);
 /* All of that life: NULL for all. */
 void kvt_grants_end(struct kvt *k, const struct life *l);
 void kvt_grant_destroy(struct kvt *k, struct kvt_grant *g);

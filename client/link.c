@@ -235,6 +235,9 @@ static void on_event(struct kvt *k, const Kvt__Event *m)
 	case KVT__EVENT__BODY_GRANT_NOTE:
 		kvt_grant_on_note(k, m->grant_note);
 		break;
+	case KVT__EVENT__BODY_GRANT_PROGRESS:
+		kvt_grant_on_progress(k, m->grant_progress);
+		break;
 	case KVT__EVENT__BODY_DRAINING:
 		on_draining(k, m->draining);
 		break;

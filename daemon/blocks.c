@@ -233,6 +233,15 @@ overflow:
 	return kvt_fail(e, KVT_INVALID, "%s: its bytes do not fit 63 bits", what);
 }
 
+uint64_t side_bytes(const struct side_part *p)
+{
+	uint64_t bytes = 0, pieces = 0;
+	struct kvt_err e;
+
+	side_count(p, "", &bytes, &pieces, &e);
+	return bytes;
+}
+
 /* Index of r in m->regions; adds it. There is room for every plane's. */
 static uint32_t region_index(struct side_map *m, struct region *r)
 {

@@ -55,6 +55,9 @@ enum kvt_status side_check(const struct side_part *p, uint64_t list_blocks, bool
 enum kvt_status side_count(const struct side_part *p, const char *what, uint64_t *bytes,
 			   uint64_t *pieces, struct kvt_err *e);
 
+/* Of a part that was checked and counted. */
+uint64_t side_bytes(const struct side_part *p);
+
 /* A map with what it refers to. */
 struct side_map {
 	struct ext_map *map;

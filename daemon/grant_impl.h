@@ -15,6 +15,7 @@ struct grant_news;
 
 #define GRANT_NOTES_MAX	   64 /* that the owner has not taken yet */
 #define GRANT_ATTEMPTS_MAX 16
+#define GRANT_PROGRESS_MAX 4096
 #define PARKED_MAX	   65536 /* opens of all peers that wait for their grant */
 #define ENDED_MAX	   16384 /* ended grants that are remembered */
 
@@ -29,11 +30,12 @@ struct grant {
 	enum grant_state state;
 	bool writes; /* a write grant */
 	bool keep;
+	bool progress; /* each push that is not final is told */
 	struct grant_part *parts;
 	uint32_t n_parts;
 	struct block_lists lists;
 	uint64_t blocks, bytes; /* that it covers */
-	uint32_t readers, finals, failed, n_opens, n_notes, n_attempts;
+	uint32_t readers, finals, failed, n_opens, n_notes, n_attempts, n_progress;
 	uint64_t attempts, missed;
 	uint64_t moved; /* bytes of committed transfers */
 	uint64_t ttl_ms, max_hold_ms;
@@ -122,7 +124,7 @@ struct service {
 	uint64_t made_ns;
 	uint8_t *note;
 	size_t note_len;
-	struct grant_news *news; /* room for the note with the owner */
+	struct grant_news *news; /* room for what its owner will be told */
 	char tag[KVT_TAG_MAX + 1];
 };
 
@@ -162,10 +164,14 @@ const char *grant_text(const struct grant *g);
 /* grant_event.c: what the owner's client is told */
 void grant_post_end(struct grant *g);
 void grant_post_attempt(struct grant *g);
-void grant_post_note(struct grant *g, struct service *s);
-/* Room for a service's note with the owner, taken before the service is admitted. */
-enum kvt_status grant_note_reserve(struct grant *g, struct service *s, struct kvt_err *e);
-void grant_note_unreserve(struct grant *g, struct service *s);
+void grant_post_news(struct grant *g, struct service *s);
+/*
+ * Room with the owner for what its commit will tell him, a note or progress, if it will: taken
+ * before the service is admitted, m is its start. QUOTA: he does not read what he has been told.
+ */
+enum kvt_status grant_news_reserve(struct grant *g, struct service *s,
+				   const Kvt__Peer__XferStart *m, struct kvt_err *e);
+void grant_news_unreserve(struct grant *g, struct service *s);
 
 /* gopen.c */
 void gopen_admit_parked(struct grant *g);

@@ -84,8 +84,9 @@ static enum kvt_status check_request(struct client *c, const Kvt__GrantCreate *m
 	if (m->ttl_ms > c->d->conf->max_hold_max)
 		return kvt_fail(e, KVT_INVALID, "ttl of %" PRIu64 " ms: at most %" PRIu64,
 				m->ttl_ms, c->d->conf->max_hold_max);
-	if (m->progress)
-		return kvt_fail(e, KVT_UNSUPPORTED, "progress events are not built yet");
+	if (m->progress && m->access != KVT__ACCESS__ACCESS_WRITE)
+		return kvt_fail(e, KVT_INVALID,
+				"progress is of pushes: a grant for reading has none");
 	if (!kvt_text_ok(m->tag, KVT_TAG_MAX))
 		return kvt_fail(e, KVT_INVALID, "tag: not printable UTF-8 of at most %d bytes",
 				KVT_TAG_MAX);
@@ -221,6 +222,7 @@ static struct grant *make(struct client *c, const Kvt__GrantCreate *m, struct kv
 	g->handle = m->grant;
 	g->writes = m->access == KVT__ACCESS__ACCESS_WRITE;
 	g->keep = m->keep;
+	g->progress = m->progress;
 	g->readers = m->readers ? m->readers : 1;
 	g->ttl_ms = m->ttl_ms ? m->ttl_ms : conf->ttl_default;
 	g->max_hold_ms = m->max_hold_ms ? m->max_hold_ms : conf->max_hold_default;

@@ -131,7 +131,7 @@ static void commit(void *obj)
 	g->moved += s->bytes;
 	s->d->counts.bytes_moved += s->bytes;
 	if (s->news)
-		grant_post_note(g, s);
+		grant_post_news(g, s);
 	if (s->op == KVT__OP__OP_CLAIM)
 		o->claimed = true;
 	if (s->op == KVT__OP__OP_DECLINE) {
@@ -192,7 +192,7 @@ static void service_free(struct service *s)
 	obj_del(&s->obj);
 	loop_undefer(d, &s->fenced);
 	if (o->grant)
-		grant_note_unreserve(o->grant, s);
+		grant_news_unreserve(o->grant, s);
 	if (s->deadline)
 		event_free(s->deadline);
 	if (s->delay)

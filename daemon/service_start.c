@@ -139,7 +139,7 @@ static enum kvt_status prepare(struct service *s, const Kvt__Peer__XferStart *m,
 {
 	if (take_parts(s, m, e))
 		return e->status;
-	if (s->note_len && !s->news && grant_note_reserve(s->open->grant, s, e))
+	if (grant_news_reserve(s->open->grant, s, m, e))
 		return e->status;
 	if (!s->n_parts)
 		return KVT_OK;

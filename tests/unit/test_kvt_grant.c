@@ -443,6 +443,63 @@ START_TEST(bounded)
 }
 END_TEST
 
+/* All of it is kept, in order, with its parts; what is not taken goes with the grant. */
+START_TEST(progress)
+{
+	struct kvt_grant *g = grant();
+	struct kvt_event ev = KVT_INIT(ev);
+	Kvt__FromDaemon m = KVT__FROM_DAEMON__INIT;
+	Kvt__Event e = KVT__EVENT__INIT;
+	Kvt__GrantProgress p = KVT__GRANT_PROGRESS__INIT;
+	Kvt__ProgressPart pp = KVT__PROGRESS_PART__INIT, *parts[] = { &pp, &pp };
+	struct kvt_grant_result r = KVT_INIT(r);
+
+	m.body_case = KVT__FROM_DAEMON__BODY_EVENT;
+	m.event = &e;
+	e.body_case = KVT__EVENT__BODY_GRANT_PROGRESS;
+	e.grant_progress = &p;
+	p.grant = nr(1);
+	p.opener = 77;
+	p.node = "node-b";
+	p.tag = "t";
+	p.note = (ProtobufCBinaryData){ 2, (uint8_t *)"hi" };
+	p.parts = parts;
+	pp = (Kvt__ProgressPart){ pp.base, 1, 2, 3, 4, 5, 6, 7 };
+	for (int i = 0; i < 100; i++) {
+		p.bytes = (uint64_t)i;
+		p.n_parts = i == 1 ? 2 : 0;
+		fake_send(f, &m);
+	}
+	ck_assert_int_eq(kvt_grant_extend(g, 0), KVT_OK);
+	for (int i = 0; i < 80; i++) {
+		ck_assert_int_eq(kvt_next_event(k, &ev, 0), KVT_OK);
+		ck_assert_int_eq(ev.type, KVT_EVENT_PROGRESS);
+		ck_assert_ptr_eq(ev.grant, g);
+		ck_assert_uint_eq(ev.bytes, (unsigned)i);
+		ck_assert_uint_eq(ev.opener, 77);
+		ck_assert_str_eq(ev.node, "node-b");
+		ck_assert_str_eq(ev.tag, "t");
+		ck_assert_uint_eq(ev.missed, 0);
+		ck_assert_mem_eq(ev.note, "hi", 2);
+		ck_assert_uint_eq(ev.n_parts, i == 1 ? 2 : 0);
+		if (i != 1)
+			continue;
+		ck_assert_uint_eq(ev.parts[1].grant_part, 1);
+		ck_assert_uint_eq(ev.parts[1].first, 2);
+		ck_assert_uint_eq(ev.parts[1].count, 3);
+		ck_assert_uint_eq(ev.parts[1].step, 4);
+		ck_assert_uint_eq(ev.parts[1].plane_first, 5);
+		ck_assert_uint_eq(ev.parts[1].plane_count, 6);
+		ck_assert_uint_eq(ev.parts[1].bytes, 7);
+	}
+	fake_grant_ended(f, nr(1), KVT_OK, "");
+	ck_assert_int_eq(kvt_grant_wait(g, 5000, &r), KVT_OK);
+	ck_assert_mem_eq(r.note, "hi", 2);
+	ck_assert_int_eq(kvt_grant_free(g), KVT_OK);
+	ck_assert_int_eq(kvt_next_event(k, &ev, 0), KVT_PENDING);
+}
+END_TEST
+
 START_TEST(event_struct)
 {
 	struct {
@@ -484,6 +541,7 @@ Suite *test_suite(void)
 	tcase_add_test(c, ends);
 	tcase_add_test(c, ends_once);
 	tcase_add_test(c, bounded);
+	tcase_add_test(c, progress);
 	tcase_add_test(c, event_struct);
 	suite_add_tcase(s, c);
 	tcase_add_checked_fixture(h, start_hasty, stop);

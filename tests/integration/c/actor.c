@@ -100,17 +100,30 @@ static const char *name_of(const void *p);
 
 static void print_event(const struct kvt_event *ev)
 {
-	static const char *const types[] = { "NONE", "TRANSFER",    "GRANT",	    "ATTEMPT",
-					     "NOTE", "RECONNECTED", "DISCONNECTED", "DRAINING" };
+	static const char *const types[] = { "NONE",	     "TRANSFER", "GRANT",
+					     "ATTEMPT",	     "NOTE",	 "RECONNECTED",
+					     "DISCONNECTED", "DRAINING", "PROGRESS" };
 	char note[2 * KVT_NOTE_MAX + 1];
 
 	hex_out(ev->note, ev->note_len, note);
 	printf("OK %s name=%s status=%s failed=%u final=%d missed=%" PRIu64
-	       " tag=%s note=%s ticket=%s text=%s\n",
+	       " tag=%s note=%s ticket=%s",
 	       types[ev->type],
 	       name_of(ev->xfer ? (const void *)ev->xfer : (const void *)ev->grant),
 	       status_name(ev->status), ev->failed, ev->final, ev->missed, ev->tag, note,
-	       ev->ticket ? ev->ticket : "", ev->text);
+	       ev->ticket ? ev->ticket : "");
+	if (ev->type == KVT_EVENT_PROGRESS)
+		printf(" bytes=%" PRIu64 " opener=0x%" PRIx64 " node=%s", ev->bytes, ev->opener,
+		       ev->node);
+	/* GRANT_PART:FIRST+COUNT/STEP:PLANE_FIRST+PLANE_COUNT:BYTES,... */
+	for (uint32_t i = 0; i < ev->n_parts; i++) {
+		const struct kvt_progress_part *p = &ev->parts[i];
+
+		printf("%s%u:%" PRIu64 "+%" PRIu64 "/%" PRIu64 ":%u+%u:%" PRIu64,
+		       i ? "," : " parts=", p->grant_part, p->first, p->count, p->step,
+		       p->plane_first, p->plane_count, p->bytes);
+	}
+	printf(" text=%s\n", ev->text);
 }
 
 static void do_event(const struct words *w)
@@ -523,7 +536,8 @@ static void name_drop(const void *p)
 			names[i].p = NULL;
 }
 
-/* grant NAME read|write PART... [secret=] [readers=] [keep] [ttl=] [hold=] [note=] [tag=] */
+/* grant NAME read|write PART... [secret=] [readers=] [keep] [progress] [ttl=] [hold=] [note=]
+ * [tag=] */
 static void do_grant(const struct words *w)
 {
 	struct kvt_grant_opts o = KVT_INIT(o);
@@ -546,7 +560,8 @@ static void do_grant(const struct words *w)
 		o.secret = secret;
 	}
 	o.readers = (uint32_t)word_num(w, "readers", 0);
-	o.flags = word_flag(w, "keep") ? KVT_GRANT_KEEP : 0;
+	o.flags = (word_flag(w, "keep") ? KVT_GRANT_KEEP : 0) |
+		  (word_flag(w, "progress") ? KVT_GRANT_PROGRESS : 0);
 	o.ttl_ms = word_num(w, "ttl", 0);
 	o.max_hold_ms = word_num(w, "hold", 0);
 	o.note_len = hex_in(word_str(w, "note", ""), note, sizeof(note));

@@ -32,11 +32,14 @@ kvtctl_files += client/ctl/keygen.c client/ctl/keywrite.c client/ctl/keywrite.h
 
 kvtbench_files =
 kvtbench_files += client/bench/main.c client/bench/bench.h
+kvtbench_files += client/bench/measure.c client/bench/fleet.c
 kvtbench_files += client/bench/base.c client/bench/base.h
 kvtbench_files += client/bench/base_stream.c client/bench/base_tls.c
-kvtbench_files += client/bench/cache.c client/bench/client.c
+kvtbench_files += client/bench/base_pingpong.c client/bench/base_messages.c
+kvtbench_files += client/bench/cache.c client/bench/client.c client/bench/lane.c
 kvtbench_files += client/bench/daemons.c client/bench/options.c client/bench/report.c
-kvtbench_files += client/bench/shape.c client/bench/spawn.c
+kvtbench_files += client/bench/shape.c client/bench/spawn.c client/bench/stats.c
+kvtbench_files += client/bench/trace.c
 
 include_HEADERS += client/kvt.h
 

@@ -34,6 +34,11 @@ bool base_go_on(const struct base *b, uint64_t i);
 
 /* base_stream.c: over loopback, with or without TLS. 0, or an errno, or < 0: it was said. */
 int base_run_streams(struct base *b, bool tls);
+/* A connection over loopback: its two ends. 0 or an errno, and then both or one may be open. */
+int connect_pair(int *send_fd, int *recv_fd);
+
+/* base_pingpong.c: fork(); the child ends with this process, and has to end by _exit(). */
+pid_t base_fork(void);
 
 /*
  * base_tls.c: the ends of a stream by OpenSSL. Returns new: tls_pair, on connected sockets, which

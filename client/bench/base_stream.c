@@ -110,7 +110,7 @@ static void *recv_pieces(void *arg)
 	return NULL;
 }
 
-static int connect_pair(int *send_fd, int *recv_fd)
+int connect_pair(int *send_fd, int *recv_fd)
 {
 	struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
 	socklen_t len = sizeof(a);

@@ -138,7 +138,8 @@ int side_layout(struct side *s, const struct opts *o, bool dst, uint64_t seed)
 	s->pool = (uint32_t)pool_of(o, s->lanes);
 	s->plane_stride = GUARD + s->pool * s->block_bytes;
 	s->blocks = calloc(s->pool, sizeof(*s->blocks));
-	if (!s->blocks) {
+	s->moved = calloc((size_t)s->lanes * s->n_blocks, sizeof(*s->moved));
+	if (!s->blocks || !s->moved) {
 		bench_error("no memory for a list of %u blocks", s->pool);
 		return -1;
 	}
@@ -173,7 +174,9 @@ void side_close(struct side *s)
 		bench_error("close: %s", kvt_errmsg());
 	s->kvt = NULL;
 	free(s->blocks);
+	free(s->moved);
 	s->blocks = NULL;
+	s->moved = NULL;
 }
 
 static char *block_at(const struct side *s, uint32_t plane, uint32_t block)
@@ -192,6 +195,8 @@ void side_fill(struct side *src, uint64_t seed)
 void side_wipe(struct side *dst)
 {
 	memset(dst->base, GUARD_BYTE, dst->len);
+	if (dst->moved)
+		memset(dst->moved, false, (size_t)dst->lanes * dst->n_blocks);
 }
 
 /* Of a block that was moved: its runs, and what lies between them. */
@@ -221,7 +226,7 @@ static int check_plane(const struct side *dst, const struct shape *shape, uint32
 	for (uint32_t i = 0; i < dst->pool; i++) {
 		const char *b = block_at(dst, p, dst->blocks[i]);
 
-		if (i >= dst->lanes * dst->n_blocks) {
+		if (i >= dst->lanes * dst->n_blocks || (dst->moved && !dst->moved[i])) {
 			if (guard_ok(b, dst->block_bytes))
 				continue;
 			snprintf(text, len, "plane %u: block %u was written and is in no transfer",

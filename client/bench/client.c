@@ -2,22 +2,19 @@
 /*
  * client.c - a client: grants on one connection, transfers on the other, and a clock
  *
- * Latency is what the caller sees: from kvt_pull or kvt_push to the event that ends it. The grant
- * of the next transfer is made while one is under way, as an engine would.
+ * The grant of the next transfer is made while one is under way, as an engine would.
  */
-#include <errno.h>
+#include <poll.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 #include "bench.h"
 
 #define STUCK_MS 60000 /* nothing has ended for so long */
 #define TICK_MS	 500   /* how soon a signal is noticed */
 
-static int fail(struct client *c, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-
-static int fail(struct client *c, const char *fmt, ...)
+int client_fail(struct client *c, const char *fmt, ...)
 {
 	va_list ap;
 
@@ -29,32 +26,45 @@ static int fail(struct client *c, const char *fmt, ...)
 	return -1;
 }
 
-static struct side *owner(struct client *c)
+struct side *client_owner(struct client *c)
 {
-	return c->opts->push ? &c->dst : &c->src;
+	return c->opts.push ? &c->dst : &c->src;
 }
 
-static struct side *opener(struct client *c)
+struct side *client_opener(struct client *c)
 {
-	return c->opts->push ? &c->src : &c->dst;
+	return c->opts.push ? &c->src : &c->dst;
 }
 
-/* All lanes share the blocks of the source. */
-static const uint32_t *lane_blocks(const struct side *s, uint32_t lane)
+static int make_lanes(struct client *c)
 {
-	return s->blocks + (lane % s->lanes) * s->n_blocks;
+	uint64_t layers = c->opts.layers ? c->opts.layers : 1;
+
+	c->lanes = calloc(c->opts.inflight, sizeof(*c->lanes));
+	if (!c->lanes) {
+		bench_error("no memory for %zu lanes", (size_t)c->opts.inflight);
+		return -1;
+	}
+	for (uint32_t i = 0; i < c->opts.inflight; i++) {
+		c->lanes[i] = (struct lane){ .client = c,
+					     .index = i,
+					     .n_blocks = c->opts.shape.blocks,
+					     .xfers = calloc(layers, sizeof(struct kvt_xfer *)) };
+		if (!c->lanes[i].xfers) {
+			bench_error("no memory for %zu layers", (size_t)layers);
+			return -1;
+		}
+	}
+	return 0;
 }
 
 int client_open(struct client *c, const struct opts *o, const struct daemons *d, uint32_t index)
 {
-	*c = (struct client){ .opts = o, .seed = (uint64_t)index << 56 | 0x6b767464 };
-	c->lanes = calloc(o->inflight, sizeof(*c->lanes));
-	if (!c->lanes) {
-		bench_error("no memory for %zu lanes", (size_t)o->inflight);
+	*c = (struct client){ .opts = *o, .layers = 1, .seed = (uint64_t)index << 56 | 0x6b767464 };
+	if (o->priority)
+		c->priority = index == 0 ? KVT_PRIORITY_HIGH : KVT_PRIORITY_LOW;
+	if (make_lanes(c) != 0)
 		return -1;
-	}
-	for (uint32_t i = 0; i < o->inflight; i++)
-		c->lanes[i] = (struct lane){ .client = c, .index = i };
 	if (side_open(&c->src, o, false, d->socket[o->push ? 1 : 0], c->seed) != 0 ||
 	    side_open(&c->dst, o, true, d->socket[o->push ? 0 : 1], c->seed) != 0)
 		return -1;
@@ -64,153 +74,92 @@ int client_open(struct client *c, const struct opts *o, const struct daemons *d,
 
 void client_close(struct client *c)
 {
-	side_close(opener(c));
-	side_close(owner(c));
+	side_close(client_opener(c));
+	side_close(client_owner(c));
+	for (uint64_t i = 0; c->lanes && i < c->opts.inflight; i++)
+		free(c->lanes[i].xfers);
 	free(c->lanes);
 	free(c->latency_ns);
 	c->lanes = NULL;
 	c->latency_ns = NULL;
 }
 
-static int make_grant(struct lane *l)
+/* Whether there is one. It is awaited as by an engine: in the library, if no time is set. */
+static int take_event(struct client *c, uint64_t until_ns, struct kvt_event *ev)
 {
-	struct client *c = l->client;
-	struct side *s = owner(c);
-	struct kvt_part part = { .cache = s->cache,
-				 .blocks = lane_blocks(s, l->index),
-				 .n_blocks = s->n_blocks };
-	struct kvt_grant_opts go = KVT_INIT(go);
+	struct kvt *k = client_opener(c)->kvt;
+	struct pollfd p = { .fd = kvt_fd(k), .events = POLLIN };
+	uint64_t now = until_ns ? now_ns() : 0, wait = TICK_MS * UINT64_C(1000000);
+	struct timespec ts;
+	int rc;
 
-	go.access = c->opts->push ? KVT_GRANT_WRITE : KVT_GRANT_READ;
-	go.parts = &part;
-	go.n_parts = 1;
-	go.ttl_ms = 600000;
-	if (kvt_grant_create(s->kvt, &go, &l->next) != KVT_OK)
-		return fail(c, "grant: %s", kvt_errmsg());
-	return 0;
+	rc = kvt_next_event(k, ev, until_ns ? 0 : TICK_MS);
+	if (!until_ns || rc != KVT_PENDING || now >= until_ns)
+		return rc;
+	wait = until_ns - now < wait ? until_ns - now : wait;
+	ts = (struct timespec){ .tv_sec = (time_t)(wait / 1000000000),
+				.tv_nsec = (long)(wait % 1000000000) };
+	return ppoll(&p, 1, &ts, NULL) > 0 ? kvt_next_event(k, ev, 0) : KVT_PENDING;
+}
+
+int client_next(struct client *c, uint64_t until_ns, struct lane **out)
+{
+	uint64_t stuck_ns = now_ns() + STUCK_MS * UINT64_C(1000000);
+	struct kvt_event ev = KVT_INIT(ev);
+	int rc;
+
+	for (;;) {
+		if (bench_stopped)
+			return client_fail(c, "interrupted");
+		rc = take_event(c, until_ns, &ev);
+		if (rc == KVT_OK && ev.type == KVT_EVENT_TRANSFER) {
+			rc = lane_end(ev.user, ev.xfer, ev.status);
+			if (rc == 0)
+				continue;
+			if (rc > 0)
+				*out = ev.user;
+			return rc > 0 ? 0 : -1;
+		}
+		if (rc == KVT_OK && ev.type == KVT_EVENT_DISCONNECTED)
+			return client_fail(c, "the daemon is gone");
+		if (rc != KVT_OK && rc != KVT_PENDING)
+			return client_fail(c, "%s", kvt_errmsg());
+		if (until_ns && now_ns() >= until_ns) {
+			*out = NULL;
+			return 0;
+		}
+		if (c->busy && now_ns() >= stuck_ns)
+			return client_fail(c, "no transfer has ended in %d s", STUCK_MS / 1000);
+	}
+}
+
+void client_begin(struct client *c)
+{
+	c->begin_ns = c->end_ns = now_ns();
 }
 
 static int start(struct lane *l)
 {
-	struct client *c = l->client;
-	const struct shape *shape = &c->opts->shape;
-	struct side *s = opener(c);
-	struct kvt_xfer_part part = { .cache = s->cache,
-				      .blocks = lane_blocks(s, l->index),
-				      .n_blocks = s->n_blocks };
-	struct kvt_xfer_opts xo = KVT_INIT(xo);
-	enum kvt_status st;
-
-	if (shape->slice) {
-		part.slice.len = shape->slice;
-		part.slice.count = shape->runs;
-		part.slice.src_stride = shape->src_stride;
-		part.slice.dst_stride = shape->dst_stride;
-	}
-	l->grant = l->next;
-	l->next = NULL;
-	xo.token = kvt_grant_token(l->grant);
-	xo.parts = &part;
-	xo.n_parts = 1;
-	xo.flags = KVT_FINAL;
-	xo.user = l;
-	l->started_ns = now_ns();
-	st = c->opts->push ? kvt_push(s->kvt, &xo, &l->xfer) : kvt_pull(s->kvt, &xo, &l->xfer);
-	if (st != KVT_OK)
-		return fail(c, "%s: %s", c->opts->push ? "push" : "pull", kvt_errmsg());
-	c->busy++;
-	return make_grant(l);
-}
-
-static int add_latency(struct client *c, uint64_t ns)
-{
-	if (c->n_latencies == c->room) {
-		size_t room = c->room ? 2 * c->room : 1024;
-		uint64_t *more = realloc(c->latency_ns, room * sizeof(*more));
-
-		if (!more)
-			return fail(c, "no memory for %zu latencies", room);
-		c->latency_ns = more;
-		c->room = room;
-	}
-	c->latency_ns[c->n_latencies++] = ns;
-	return 0;
-}
-
-/* Takes down the numbers of a transfer that has ended, and frees it with its grant. */
-static int finish(struct lane *l, int status)
-{
-	struct kvt_xfer_stats st = KVT_INIT(st);
-	struct client *c = l->client;
-	uint64_t took = now_ns() - l->started_ns;
-	int rc = 0, end;
-
-	c->busy--;
-	if (kvt_xfer_get_stats(l->xfer, &st) != KVT_OK)
-		return fail(c, "statistics: %s", kvt_errmsg());
-	if (status != KVT_OK)
-		rc = fail(c, "%s: %s: %s", c->opts->push ? "push" : "pull", kvt_status_name(status),
-			  st.text);
-	c->pieces = st.pieces;
-	c->pieces_coalesced = st.pieces_coalesced;
-	c->request_bytes = st.request_bytes;
-	snprintf(c->path, sizeof(c->path), "%s", st.path);
-	kvt_xfer_free(l->xfer);
-	l->xfer = NULL;
-	if (rc != 0)
-		return rc;
-	c->moved += st.bytes;
-	end = kvt_grant_wait(l->grant, STUCK_MS, NULL);
-	if (end != KVT_OK)
-		return fail(c, "the transfer is done, its grant is not: %s",
-			    end == KVT_PENDING ? "no end in 60 s" : kvt_status_name(end));
-	kvt_grant_free(l->grant);
-	l->grant = NULL;
-	return add_latency(c, took);
-}
-
-/* Waits for the end of some transfer, and starts the next in its lane if there is time. */
-static int step(struct client *c)
-{
-	struct kvt_event ev = KVT_INIT(ev);
-	struct lane *l;
-	int rc;
-
-	for (int waited = 0;; waited += TICK_MS) {
-		if (bench_stopped)
-			return fail(c, "interrupted");
-		rc = kvt_next_event(opener(c)->kvt, &ev, TICK_MS);
-		if (rc == KVT_OK && ev.type == KVT_EVENT_TRANSFER)
-			break;
-		if (rc == KVT_OK && ev.type == KVT_EVENT_DISCONNECTED)
-			return fail(c, "the daemon is gone");
-		if (rc != KVT_OK && rc != KVT_PENDING)
-			return fail(c, "%s", kvt_errmsg());
-		if (waited >= STUCK_MS)
-			return fail(c, "no transfer has ended in %d s", STUCK_MS / 1000);
-	}
-	l = ev.user;
-	rc = finish(l, ev.status);
-	c->end_ns = now_ns();
-	if (rc == 0 && c->end_ns < c->deadline_ns)
-		rc = start(l);
-	return rc;
+	return lane_start(l) == 0 && lane_grant(l) == 0 ? 0 : -1;
 }
 
 void *client_run(void *client)
 {
 	struct client *c = client;
+	struct lane *l;
 
-	c->moved = 0;
-	for (uint32_t i = 0; i < c->opts->inflight; i++)
-		if (!c->lanes[i].next && make_grant(&c->lanes[i]) != 0)
+	for (uint32_t i = 0; i < c->opts.inflight; i++)
+		if (!c->lanes[i].next && lane_grant(&c->lanes[i]) != 0)
 			return NULL;
-	c->begin_ns = c->end_ns = now_ns();
-	for (uint32_t i = 0; i < c->opts->inflight; i++)
+	client_begin(c);
+	for (uint32_t i = 0; i < c->opts.inflight; i++)
 		if (start(&c->lanes[i]) != 0)
 			return NULL;
-	while (c->busy > 0)
-		if (step(c) != 0)
+	while (c->busy > 0) {
+		if (client_next(c, 0, &l) != 0)
 			return NULL;
+		if (now_ns() < atomic_load(&c->deadline_ns) && start(l) != 0)
+			return NULL;
+	}
 	return NULL;
 }

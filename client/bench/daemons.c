@@ -77,11 +77,11 @@ void daemons_encryption(const struct daemons *d, char *out, size_t len)
 	kvt_admin_close(a);
 }
 
-int daemons_start(const struct opts *o, struct daemons *d)
+int daemons_start(const struct opts *o, const char *kvtd, struct daemons *d)
 {
 	*d = (struct daemons){ 0 };
 	if (o->spawn)
-		return daemons_spawn(o, d);
+		return daemons_spawn(o, kvtd, d);
 	snprintf(d->socket[0], sizeof(d->socket[0]), "%s", o->owner_socket);
 	snprintf(d->socket[1], sizeof(d->socket[1]), "%s", o->opener_socket);
 	d->n = strcmp(o->owner_socket, o->opener_socket) == 0 ? 1 : 2;
@@ -161,12 +161,13 @@ int daemons_stop(struct daemons *d, bool show_logs)
 	return good ? 0 : -1;
 }
 
-uint64_t daemons_cpu_ns(const struct daemons *d)
+uint64_t daemons_cpu_ns(const struct daemons *d, uint64_t each[2])
 {
-	uint64_t sum = 0, utime, stime;
+	uint64_t utime, stime;
 	char path[64];
 	FILE *f;
 
+	each[0] = each[1] = 0;
 	for (int i = 0; i < d->n; i++) {
 		snprintf(path, sizeof(path), "/proc/%d/stat", (int)d->pid[i]);
 		f = fopen(path, "re");
@@ -177,11 +178,11 @@ uint64_t daemons_cpu_ns(const struct daemons *d)
 			   "%*d (%*[^)]) %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64
 			   " %" SCNu64,
 			   &utime, &stime) == 2)
-			sum += (utime + stime) *
-			       (UINT64_C(1000000000) / (uint64_t)sysconf(_SC_CLK_TCK));
+			each[i] = (utime + stime) *
+				  (UINT64_C(1000000000) / (uint64_t)sysconf(_SC_CLK_TCK));
 		fclose(f);
 	}
-	return sum;
+	return each[0] + each[1];
 }
 
 uint64_t daemons_rss_anon(const struct daemons *d)

@@ -49,7 +49,7 @@ static const struct model *find(const char *text, size_t len)
 	return NULL;
 }
 
-int shape_parse(const char *text, struct shape *out)
+int shape_parse(const char *option, const char *text, struct shape *out)
 {
 	size_t len = strcspn(text, ":");
 	const struct model *m = find(text, len);
@@ -57,15 +57,17 @@ int shape_parse(const char *text, struct shape *out)
 	char err[160];
 
 	if (!m) {
-		bench_error("there is no shape '%.*s': see kvtbench --help", (int)len, text);
+		bench_error("--%s: there is no shape '%.*s': see kvtbench --help", option, (int)len,
+			    text);
 		return -EINVAL;
 	}
 	if (text[len] &&
 	    kvt_parse_count(text + len + 1, 1, TOKENS_MAX, &tokens, err, sizeof(err)) != 0) {
-		bench_error("--shape: tokens: %s", err);
+		bench_error("--%s: tokens: %s", option, err);
 		return -EINVAL;
 	}
 	*out = (struct shape){ .planes = m->planes,
+			       .tokens = m->block_tokens,
 			       .blocks =
 				       (uint32_t)((tokens + m->block_tokens - 1) / m->block_tokens),
 			       .src_bytes = m->src_bytes,
@@ -82,6 +84,7 @@ int shape_parse(const char *text, struct shape *out)
 void shape_custom(uint32_t planes, uint32_t blocks, uint64_t block_bytes, struct shape *out)
 {
 	*out = (struct shape){ .planes = planes,
+			       .tokens = 16,
 			       .blocks = blocks,
 			       .src_bytes = block_bytes,
 			       .dst_bytes = block_bytes };
@@ -96,7 +99,7 @@ void shape_list(void)
 		const struct model *m = &models[i];
 		struct shape s;
 
-		shape_parse(m->name, &s);
+		shape_parse("shape", m->name, &s);
 		printf("  %-16s %3u planes, %2u tokens in %6" PRIu64
 		       " bytes, %s at %d tokens; %s\n",
 		       m->name, m->planes, m->block_tokens, m->dst_bytes,

@@ -26,14 +26,14 @@
 const char *const bench_nodes[2] = { "bench-a", "bench-b" };
 
 /* Beside this program, else where `make install` puts it. */
-static int find_kvtd(const struct opts *o, char *path, size_t len)
+static int find_kvtd(const char *kvtd, char *path, size_t len)
 {
 	static const char *const places[] = { "kvtd", "../sbin/kvtd" };
 	char self[512];
 	ssize_t n;
 
-	if (o->kvtd) {
-		snprintf(path, len, "%s", o->kvtd);
+	if (kvtd) {
+		snprintf(path, len, "%s", kvtd);
 		return 0;
 	}
 	n = readlink("/proc/self/exe", self, sizeof(self) - 1);
@@ -178,13 +178,13 @@ static int start_daemon(const char *kvtd, const struct opts *o, struct daemons *
 	return wait_started(d, i);
 }
 
-int daemons_spawn(const struct opts *o, struct daemons *d)
+int daemons_spawn(const struct opts *o, const char *program, struct daemons *d)
 {
 	const char *tmp = getenv("TMPDIR");
 	char kvtd[600], conf[128], key[128];
 	int n;
 
-	if (find_kvtd(o, kvtd, sizeof(kvtd)) != 0)
+	if (find_kvtd(program, kvtd, sizeof(kvtd)) != 0)
 		return -1;
 	n = snprintf(d->dir, sizeof(d->dir), "%s/kvtbench.XXXXXX", tmp && *tmp ? tmp : "/tmp");
 	if (n >= (int)sizeof(d->dir) || !mkdtemp(d->dir)) {

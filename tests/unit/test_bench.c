@@ -75,6 +75,8 @@ static void pair_init(struct pair *p, const struct shape *shape, bool fragmented
 	p->src.base = calloc(1, p->src.len);
 	p->dst.base = calloc(1, p->dst.len);
 	ck_assert(p->src.base && p->dst.base);
+	free(p->dst.moved); /* all of them are to be moved */
+	p->dst.moved = NULL;
 	side_fill(&p->src, 42);
 	side_wipe(&p->dst);
 }
@@ -84,7 +86,9 @@ static void pair_done(struct pair *p)
 	free(p->src.base);
 	free(p->dst.base);
 	free(p->src.blocks);
+	free(p->src.moved);
 	free(p->dst.blocks);
+	free(p->dst.moved);
 }
 
 static int check(struct pair *p)
@@ -179,21 +183,21 @@ START_TEST(test_shapes)
 {
 	struct shape s;
 
-	ck_assert_int_eq(shape_parse("llama3-8b:2048", &s), 0);
+	ck_assert_int_eq(shape_parse("shape", "llama3-8b:2048", &s), 0);
 	ck_assert_uint_eq(shape_bytes(&s), 256 << 20);
-	ck_assert_int_eq(shape_parse("mla-page1", &s), 0);
+	ck_assert_int_eq(shape_parse("shape", "mla-page1", &s), 0);
 	ck_assert_uint_eq(s.planes * s.blocks, 499712);
 	ck_assert_str_eq(s.name, "mla-page1:8192");
-	ck_assert_int_eq(shape_parse("hetero-70b", &s), 0);
+	ck_assert_int_eq(shape_parse("shape", "hetero-70b", &s), 0);
 	ck_assert_uint_eq(s.planes * s.blocks * s.runs, 1310720);
 	ck_assert_uint_eq(shape_bytes(&s), 320 << 20);
-	ck_assert_int_eq(shape_parse("llama3-8b:1", &s), 0);
+	ck_assert_int_eq(shape_parse("shape", "llama3-8b:1", &s), 0);
 	ck_assert_uint_eq(s.blocks, 1);
-	ck_assert_int_ne(shape_parse("llama3", &s), 0);
+	ck_assert_int_ne(shape_parse("shape", "llama3", &s), 0);
 	ck_assert_ptr_nonnull(strstr(said, "llama3"));
-	ck_assert_int_ne(shape_parse("llama3-8b:", &s), 0);
-	ck_assert_int_ne(shape_parse("llama3-8b:0", &s), 0);
-	ck_assert_int_ne(shape_parse("llama3-8b:1x", &s), 0);
+	ck_assert_int_ne(shape_parse("shape", "llama3-8b:", &s), 0);
+	ck_assert_int_ne(shape_parse("shape", "llama3-8b:0", &s), 0);
+	ck_assert_int_ne(shape_parse("shape", "llama3-8b:1x", &s), 0);
 }
 END_TEST
 

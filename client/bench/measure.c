@@ -13,10 +13,11 @@
 #include <string.h>
 #include "bench.h"
 
-#define RUNS_MIN    7
-#define RUN_S	    1			/* seconds of a run, unless there would be fewer */
-#define LATENCY_MAX (UINT64_C(4) << 20) /* bytes of a transfer that a round trip is compared with \
-					 */
+#define RUNS_MIN 7
+#define RUN_S	 1 /* seconds of a run, unless there would be fewer */
+#define LATENCY_MAX                                                                   \
+	(UINT64_C(4) << 20) /* bytes of a transfer that a round trip is compared with \
+			     */
 
 struct bench {
 	const struct opts *o;

@@ -237,6 +237,7 @@ enum kvt_region_flags {
 	KVT_REGION_HUGE_2M = 1 << 0,	 /* 2 MiB pages if there are any, else UNSUPPORTED */
 	KVT_REGION_TRY_HUGE = 1 << 1,	 /* 2 MiB pages if there are any, else ordinary ones */
 	KVT_REGION_NO_POPULATE = 1 << 2, /* memfd only: the caller has touched all pages already */
+	KVT_MOVE = 1 << 3,		 /* kvt_region_register only */
 };
 
 struct kvt_region_opts {
@@ -263,6 +264,28 @@ enum kvt_status kvt_region_register_memfd(struct kvt *k, int fd, void *addr,
 					  const struct kvt_region_opts *opts,
 					  struct kvt_region **out);
 
+/*
+ * With KVT_MOVE in its flags: makes [addr, addr + len) shared memory and registers that. What is
+ * in it stays, and so do its address, protection, the advice DONTFORK, DONTDUMP and HUGEPAGE, and
+ * its NUMA policy. For memory that is there already; kvt_region_alloc needs none of this.
+ *
+ * It is a promise of the caller that until the call returns no thread writes there (what is written
+ * is lost), that nothing else knows the pages (memory pinned for a device, RDMA or io_uring: these
+ * keep the old ones, and none of that can be seen here), and that no other thread's stack is there.
+ * Afterwards a forked child shares the memory with its parent, as all memory of regions; one that
+ * was forked before has what it had.
+ *
+ * The range has to be whole mappings of private anonymous memory, as mmap(2) makes them, with pages
+ * that can be read: no part of malloc's heap, no stack, nothing shared, locked or of huge pages.
+ * Neighbours of one kind are one mapping to the kernel: a page of PROT_NONE keeps them apart. All
+ * else is UNSUPPORTED, and the text says what it is and what to use. Needs as much memory again
+ * while it runs. On failure the memory is as it was. Blocks.
+ *
+ * kvt_region_release leaves it mapped, with its contents: it stays the caller's to unmap.
+ */
+enum kvt_status kvt_region_register(struct kvt *k, void *addr, size_t len,
+				    const struct kvt_region_opts *opts, struct kvt_region **out);
+
 void *kvt_region_addr(const struct kvt_region *r);
 size_t kvt_region_len(const struct kvt_region *r);
 
@@ -273,6 +296,30 @@ size_t kvt_region_len(const struct kvt_region *r);
  * handle is gone. Handles of its caches stay until kvt_cache_delete, and are good for that alone.
  */
 enum kvt_status kvt_region_release(struct kvt_region *r, int timeout_ms);
+
+/*
+ * Takes the memory away and leaves the region: for an engine that sleeps. Own transfers on it end
+ * with CANCELED. Grants over it stay, with their tokens and what has them open; what others move
+ * under them ends with BUSY at their side, uses nothing, and is an ATTEMPT here. Until the region
+ * is resumed whoever opens such a grant, starts a transfer under it or makes a new one gets BUSY;
+ * ttl and max_hold go on running.
+ *
+ * On KVT_OK nothing touches the memory any more, and its bytes do not count for limits. What
+ * kvt_region_alloc made is gone, its addresses are kept and fault; a memfd is the caller's to
+ * unmap; what KVT_MOVE has moved stays as it is. Blocks up to timeout_ms; BUSY when something still
+ * touches the memory: it goes on, call again. Suspended already: KVT_OK.
+ */
+enum kvt_status kvt_region_suspend(struct kvt_region *r, int timeout_ms);
+
+/*
+ * Gives a suspended region memory again, as at its registration: then all its caches and grants
+ * work as before. fd -1 and addr NULL, for one of kvt_region_alloc: new memory at the same
+ * address, zeroed; for one of KVT_MOVE: that which it had. For one of kvt_region_register_memfd: a
+ * memfd of the same size, borrowed, that is mapped at addr, which may be another address than
+ * before. INVALID: it is not suspended, or the size differs; BUSY: it is still being suspended. On
+ * failure it stays suspended. Blocks.
+ */
+enum kvt_status kvt_region_resume(struct kvt_region *r, int fd, void *addr);
 
 /* ------------------------------------------------------------------ caches */
 

@@ -190,11 +190,16 @@ struct kvt_region {
 	void *addr;
 	size_t len;
 	bool mapped; /* by us */
+	bool huge;   /* of pages of 2 MiB */
+	bool moved;  /* by KVT_MOVE: the mapping is the caller's, the fd is ours */
 	bool made;   /* registered once: it is registered again */
 	bool releasing;
-	uint32_t access;
+	bool suspending; /* asked for, and not known to be done */
+	bool suspended;
+	bool resuming; /* a thread is at it */
+	uint32_t access, flags;
 	char tag[KVT_TAG_MAX + 1];
-	struct call reg, rel;
+	struct call reg, rel, sus, res;
 	struct kvt_err bad; /* status not OK: the present daemon does not have it, and why */
 };
 
@@ -357,7 +362,13 @@ enum look {
 /* A new copy of n bytes, NULL if n is 0 or there is no memory. */
 void *kvt_copy(const void *from, size_t n);
 
+/* All that a daemon has to hear of a region that is registered again. */
 enum kvt_status kvt_region_send(struct kvt *k, struct kvt_region *r, struct kvt_err *e);
+/* Fds and commit without waiting; the answer to commit, which c gets, is that to all. */
+enum kvt_status kvt_region_send_memory(struct kvt *k, const struct kvt_region *r, int fd,
+				       struct call *c, struct kvt_err *e);
+/* How it stands with c, which asks that nothing touches the region any more. */
+enum look kvt_region_look(const struct kvt *k, const struct kvt_region *r, const struct call *c);
 void kvt_region_free(struct kvt *k, struct kvt_region *r);
 enum kvt_status kvt_cache_send(struct kvt *k, struct kvt_cache *c, struct kvt_err *e);
 void kvt_cache_free(struct kvt *k, struct kvt_cache *c);

@@ -71,7 +71,10 @@ static int populate(void *addr, size_t len)
 /* 0, or -errno with nothing left behind. */
 static int make(size_t len, unsigned int flags, struct memory *out)
 {
-	struct memory m = { .fd = open_memfd(flags), .len = len, .huge = flags & MFD_HUGETLB };
+	struct memory m = { .fd = open_memfd(flags),
+			    .len = len,
+			    .huge = flags & MFD_HUGETLB,
+			    .prot = PROT_READ | PROT_WRITE };
 	int rc = 0;
 
 	if (m.fd < 0)
@@ -157,6 +160,36 @@ enum kvt_status memory_alloc(size_t len, uint32_t flags, struct memory *out, str
 	}
 	rc = make(small, 0, out);
 	return rc < 0 ? no_pages(small, rc, e) : KVT_OK;
+}
+
+enum kvt_status memory_again(size_t len, bool huge, void *target, struct memory *out,
+			     struct kvt_err *e)
+{
+	struct memory m;
+	int rc = make(len, huge ? MFD_HUGETLB | MFD_HUGE_2MB : 0, &m);
+
+	if (rc < 0)
+		return huge ? no_huge(len, rc, e) : no_pages(len, rc, e);
+	m.target = target;
+	*out = m;
+	return KVT_OK;
+}
+
+enum kvt_status memory_place(const struct memory *m, struct kvt_err *e)
+{
+	unsigned char present;
+	int saved;
+
+	if (mremap(m->addr, m->len, m->len, MREMAP_MAYMOVE | MREMAP_FIXED, m->target) != MAP_FAILED)
+		return KVT_OK;
+	saved = errno;
+	/* The kernel has unmapped the target before it failed: it has the same bytes, at least. */
+	if (mincore(m->target, 1, &present) < 0 && errno == ENOMEM)
+		mmap(m->target, m->len, m->prot, MAP_SHARED | MAP_FIXED, m->fd, 0);
+	munmap(m->addr, m->len);
+	return kvt_fail(e, kvt_status_of_errno(saved),
+			"region: cannot put %zu bytes of memory at %p: %s", m->len, m->target,
+			strerror(saved));
 }
 
 /* ------------------------------------------------------------------ a caller's memfd */

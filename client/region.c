@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Regions: their registration, their release, and the handle. The memory itself is made and
- * prepared in memory.c.
+ * prepared in memory.c and move.c; suspension is in suspend.c.
  */
 #include "kvt_private.h"
 
@@ -38,13 +38,14 @@ static enum kvt_status begin_send(struct kvt *k, struct kvt_region *r, struct ca
 	m.access = r->access;
 	m.address = (uint64_t)(uintptr_t)r->addr;
 	m.tag = r->tag;
+	m.suspended = r->suspended || r->suspending;
 	q.body_case = KVT__REQUEST__BODY_REGION_BEGIN;
 	q.region_begin = &m;
 	return c ? kvt_call_start(k, c, &q, -1, e) : kvt_tell(k, &q, -1, e);
 }
 
-/* Fds and commit without waiting; the answer to commit is that to all. */
-static enum kvt_status memory_send(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
+enum kvt_status kvt_region_send_memory(struct kvt *k, const struct kvt_region *r, int fd,
+				       struct call *c, struct kvt_err *e)
 {
 	Kvt__Request q = KVT__REQUEST__INIT;
 	Kvt__RegionFds fds = KVT__REGION_FDS__INIT;
@@ -55,20 +56,28 @@ static enum kvt_status memory_send(struct kvt *k, struct kvt_region *r, struct k
 	fds.count = 1;
 	q.body_case = KVT__REQUEST__BODY_REGION_FDS;
 	q.region_fds = &fds;
-	st = kvt_tell(k, &q, r->fd, e);
+	st = kvt_tell(k, &q, fd, e);
 	if (st != KVT_OK)
 		return st;
 	q.body_case = KVT__REQUEST__BODY_REGION_COMMIT;
 	q.region_commit = &commit;
+	return kvt_call_start(k, c, &q, -1, e);
+}
+
+static enum kvt_status memory_send(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
+{
 	r->reg.on_reply = on_registered;
-	return kvt_call_start(k, &r->reg, &q, -1, e);
+	return kvt_region_send_memory(k, r, r->fd, &r->reg, e);
 }
 
 enum kvt_status kvt_region_send(struct kvt *k, struct kvt_region *r, struct kvt_err *e)
 {
-	enum kvt_status st = begin_send(k, r, NULL, e);
+	bool bare = r->suspended || r->suspending;
+	enum kvt_status st;
 
-	return st == KVT_OK ? memory_send(k, r, e) : st;
+	r->reg.on_reply = on_registered;
+	st = begin_send(k, r, bare ? &r->reg : NULL, e);
+	return st == KVT_OK && !bare ? memory_send(k, r, e) : st;
 }
 
 static enum kvt_status send_release(struct kvt *k, struct kvt_region *r, struct call *c,
@@ -137,12 +146,24 @@ static struct kvt_region *region_new(struct kvt *k, const struct memory *m,
 		return NULL;
 	r->k = k;
 	r->fd = m->fd;
-	r->addr = m->addr;
+	r->addr = m->target ? m->target : m->addr;
 	r->len = m->len;
-	r->mapped = m->mapped;
+	r->mapped = m->mapped && !m->target;
+	r->huge = m->huge;
+	r->moved = m->target;
+	r->flags = o->flags;
 	r->access = o->access ? o->access : KVT_ACCESS_ALL;
 	snprintf(r->tag, sizeof(r->tag), "%s", o->tag ? o->tag : "");
 	return r;
+}
+
+/* Makes its pages and, of memory that moves, what is in them. */
+static enum kvt_status fill(const struct memory *m, bool *no_pages, struct kvt_err *e)
+{
+	enum kvt_status st = memory_populate(m, e);
+
+	*no_pages = st != KVT_OK;
+	return st == KVT_OK && m->target ? memory_move_in(m, e) : st;
 }
 
 /*
@@ -165,12 +186,15 @@ static enum kvt_status add(struct kvt *k, const struct memory *m, const struct k
 	st = begin(k, r, e);
 	if (st == KVT_OK && !(o->flags & KVT_REGION_NO_POPULATE)) {
 		kvt_leave(k);
-		st = memory_populate(m, e);
-		*no_pages = st != KVT_OK;
+		st = fill(m, no_pages, e);
 		pthread_mutex_lock(&k->lock); /* not kvt_enter: the region is still to be undone */
 	}
 	if (st == KVT_OK)
 		st = enlist(k, r, e);
+	if (st == KVT_OK && m->target)
+		st = memory_place(m, e); /* last: what has failed before has changed nothing */
+	else if (m->target)
+		munmap(m->addr, m->len);
 	if (st == KVT_OK)
 		*out = r;
 	else
@@ -246,6 +270,31 @@ enum kvt_status kvt_region_register_memfd(struct kvt *k, int fd, void *addr,
 	return st == KVT_OK ? add(k, &m, &o, &no_pages, out, e) : st;
 }
 
+enum kvt_status kvt_region_register(struct kvt *k, void *addr, size_t len,
+				    const struct kvt_region_opts *opts, struct kvt_region **out)
+{
+	struct kvt_err *e = kvt_err_here();
+	struct kvt_region_opts o;
+	bool no_pages = false;
+	struct memory m;
+	enum kvt_status st = check_opts(k, opts, &o, e);
+
+	if (st != KVT_OK)
+		return st;
+	if (!out)
+		return kvt_fail(e, KVT_INVALID, "kvt_region_register: out is NULL");
+	if (o.flags & ~(uint32_t)KVT_MOVE)
+		return kvt_fail(e, KVT_INVALID, "kvt_region_register: flags 0x%x do not go with it",
+				o.flags);
+	if (!(o.flags & KVT_MOVE))
+		return kvt_fail(
+			e, KVT_UNSUPPORTED,
+			"kvt_region_register: memory that is not shared cannot be registered "
+			"where it is (use kvt_region_alloc, or move it with KVT_MOVE)");
+	st = memory_move(addr, len, &m, e);
+	return st == KVT_OK ? add(k, &m, &o, &no_pages, out, e) : st;
+}
+
 /* ------------------------------------------------------------------ handle */
 
 void *kvt_region_addr(const struct kvt_region *r)
@@ -280,6 +329,8 @@ void kvt_region_free(struct kvt *k, struct kvt_region *r)
 
 	kvt_call_drop(k, &r->reg);
 	kvt_call_drop(k, &r->rel);
+	kvt_call_drop(k, &r->sus);
+	kvt_call_drop(k, &r->res);
 	TAILQ_REMOVE(&k->regions, r, link);
 	leave_caches(k, r);
 	memory_free(&m);
@@ -288,7 +339,7 @@ void kvt_region_free(struct kvt *k, struct kvt_region *r)
 
 /* ------------------------------------------------------------------ release */
 
-static enum look release_look(const struct kvt *k, const struct kvt_region *r)
+enum look kvt_region_look(const struct kvt *k, const struct kvt_region *r, const struct call *c)
 {
 	if (kvt_in_past(k, r->born))
 		return LOOK_WAIT;
@@ -298,16 +349,18 @@ static enum look release_look(const struct kvt *k, const struct kvt_region *r)
 		return LOOK_WAIT;
 	if (r->bad.status != KVT_OK)
 		return LOOK_DONE;
-	if (r->rel.pending)
+	if (c->pending)
 		return LOOK_WAIT;
-	if (!r->rel.done || r->rel.lost)
+	if (!c->done || c->lost)
 		return LOOK_ASK;
-	return r->rel.err.status == KVT_OK ? LOOK_DONE : LOOK_REFUSED;
+	return c->err.status == KVT_OK ? LOOK_DONE : LOOK_REFUSED;
 }
 
 static bool release_moves(struct kvt *k, void *arg)
 {
-	return release_look(k, arg) != LOOK_WAIT;
+	const struct kvt_region *r = arg;
+
+	return kvt_region_look(k, r, &r->rel) != LOOK_WAIT;
 }
 
 static enum kvt_status release(struct kvt *k, struct kvt_region *r, int timeout_ms,
@@ -318,7 +371,7 @@ static enum kvt_status release(struct kvt *k, struct kvt_region *r, int timeout_
 	enum look look;
 
 	kvt_pump(k);
-	while ((look = release_look(k, r)) != LOOK_DONE) {
+	while ((look = kvt_region_look(k, r, &r->rel)) != LOOK_DONE) {
 		if (look == LOOK_REFUSED) {
 			r->rel.done = false;
 			return kvt_fail_as(e, &r->rel.err);

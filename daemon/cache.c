@@ -34,16 +34,26 @@ bool cache_uses(const struct cache *k, const struct region *r)
 	return false;
 }
 
-enum kvt_status cache_get(struct cache *k, struct kvt_err *e)
+enum kvt_status cache_has_memory(const struct cache *k, struct kvt_err *e)
 {
 	for (uint32_t i = 0; i < k->n_regions; i++) {
 		const struct region *r = k->regions[i];
+		const char *why = region_why_busy(r);
 
-		if (r->state != REGION_READY)
-			return kvt_fail(e, KVT_BUSY,
-					"cache %" PRIu64 ": its region %" PRIu64
-					" is being released",
-					k->handle, r->handle);
+		if (why)
+			return kvt_fail(e, KVT_BUSY, "cache %" PRIu64 ": its region %" PRIu64 " %s",
+					k->handle, r->handle, why);
+	}
+	return KVT_OK;
+}
+
+enum kvt_status cache_get(struct cache *k, struct kvt_err *e)
+{
+	if (cache_has_memory(k, e) != KVT_OK)
+		return e->status;
+	for (uint32_t i = 0; i < k->n_regions; i++) {
+		const struct region *r = k->regions[i];
+
 		if (r->poisoned)
 			return kvt_fail(e, KVT_INVALID,
 					"cache %" PRIu64 ": memory of its region %" PRIu64
@@ -56,7 +66,7 @@ enum kvt_status cache_get(struct cache *k, struct kvt_err *e)
 
 void cache_put(struct cache *k)
 {
-	if (--k->users == 0)
+	if (--k->users == 0 || k->client->n_suspending)
 		region_users_gone(k->client);
 }
 
@@ -171,7 +181,7 @@ static int find_regions(struct client *c, const Kvt__CacheCreate *m, struct kvt_
 			return kvt_fail(e, KVT_INVALID,
 					"plane %zu: region %" PRIu64 " is not committed", i,
 					r->handle);
-		if (r->state != REGION_READY)
+		if (r->state >= REGION_STOPPING)
 			return kvt_fail(e, KVT_BUSY,
 					"plane %zu: region %" PRIu64 " is being released", i,
 					r->handle);

@@ -30,10 +30,9 @@ struct cache {
 };
 
 struct cache *cache_find(struct client *c, uint64_t handle); /* or NULL */
-/*
- * A use by a grant or transfer. get fails with BUSY when one of its regions is being released,
- * with INVALID when one is poisoned.
- */
+/* BUSY: one of its regions is suspended, or being released. */
+enum kvt_status cache_has_memory(const struct cache *k, struct kvt_err *e);
+/* A use by a grant or transfer. get fails as above, and with INVALID when a region is poisoned. */
 enum kvt_status cache_get(struct cache *k, struct kvt_err *e);
 void cache_put(struct cache *k);
 /* The plane lies inside its region, for n_blocks >= 1; i is its number, for the text. */

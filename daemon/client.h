@@ -58,7 +58,8 @@ struct client {
 	struct transfer *transfers;
 
 	struct quota quota;
-	struct region_failures *failures; /* private to region.c */
+	struct region_failures *failures; /* private to region_register.c */
+	uint32_t n_suspending;		  /* regions; private to region.c */
 	struct client_event_list events;
 	uint32_t n_queries;	  /* of tokens, that wait for their answers; token_status.c's */
 	struct client_conn *conn; /* private to client.c */

@@ -237,6 +237,8 @@ static bool admissible(const struct grant *g, const struct gopen *o, struct kvt_
 		*e = g->end;
 		return false;
 	}
+	if (grant_has_memory(g, e) != KVT_OK)
+		return false;
 	if (g->finals + g->failed + g->n_opens >= g->readers) {
 		kvt_fail(e, KVT_BUSY, "the grant has %u reader%s: %u done, %u with it open",
 			 g->readers, KVT_S(g->readers), g->finals + g->failed, g->n_opens);
@@ -336,8 +338,8 @@ static bool place(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 			admit(o, g);
 			return true;
 		}
-		return e->status == KVT_BUSY && follows_own(g, o) &&
-		       park(o, d->conf->fence_timeout, e);
+		return e->status == KVT_BUSY && grant_has_memory(g, e) == KVT_OK &&
+		       follows_own(g, o) && park(o, d->conf->fence_timeout, e);
 	}
 	explain_absence(d, &o->key, e);
 	if (e->status != KVT_NOT_FOUND || !wait_ms || !client_find(d, o->key.client_id) ||

@@ -374,6 +374,66 @@ void grants_region_stop(struct region *r, const char *why)
 			grant_revoke(g, KVT_REVOKED, why);
 }
 
+/* It has been told where the memory is, and may touch it. */
+static bool moves(const struct service *s)
+{
+	return s->n_parts && s->state != SVC_WAITING;
+}
+
+static void stop_moving(struct gopen *o, const struct kvt_err *why)
+{
+	struct service *s, *next;
+
+	for (s = TAILQ_FIRST(&o->services); s; s = next) {
+		next = TAILQ_NEXT(s, link);
+		if (moves(s))
+			service_stop(s, why, false);
+	}
+}
+
+/* Those that wait are refused when they are tried. */
+void grants_region_suspend(struct region *r, const char *why)
+{
+	struct gopen *o, *next_open;
+	struct grant *g, *next;
+	struct kvt_err e;
+
+	kvt_fail(&e, KVT_BUSY, "%s", why);
+	HASH_ITER(hh, r->client->grants, g, next) {
+		if (!over_region(g, r))
+			continue;
+		for (o = TAILQ_FIRST(&g->opens); o; o = next_open) {
+			next_open = TAILQ_NEXT(o, link);
+			stop_moving(o, &e);
+		}
+	}
+}
+
+bool grants_move_on_region(const struct region *r)
+{
+	const struct service *s;
+	const struct gopen *o;
+	const struct grant *g;
+
+	for (g = r->client->grants; g; g = g->hh.next) {
+		if (!over_region(g, r))
+			continue;
+		TAILQ_FOREACH(o, &g->opens, link)
+			TAILQ_FOREACH(s, &o->services, link)
+				if (moves(s))
+					return true;
+	}
+	return false;
+}
+
+enum kvt_status grant_has_memory(const struct grant *g, struct kvt_err *e)
+{
+	for (uint32_t i = 0; i < g->n_parts; i++)
+		if (cache_has_memory(g->parts[i].cache, e) != KVT_OK)
+			return e->status;
+	return KVT_OK;
+}
+
 void grants_client_gone(struct client *c)
 {
 	struct grant *g, *next;

@@ -63,6 +63,10 @@ void grants_done(struct kvtd *d);
 void grants_client_gone(struct client *c); /* ends all of c's grants; nothing is delivered */
 /* Revokes all grants over the region (it is being released). */
 void grants_region_stop(struct region *r, const char *why);
+/* Stops what moves under grants over the region, with BUSY; the grants stay. */
+void grants_region_suspend(struct region *r, const char *why);
+/* Something does still. */
+bool grants_move_on_region(const struct region *r);
 /* Revokes everything: the daemon ends. */
 void grants_shutdown(struct kvtd *d, const char *why);
 /* A drain begins: grants without an open go on (their tokens are served), none are made. */

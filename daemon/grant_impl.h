@@ -160,6 +160,8 @@ void grant_set_timer(struct grant *g, uint64_t ms);
 void grant_check_fenced(struct grant *g);
 void grant_revoke(struct grant *g, enum kvt_status status, const char *why);
 const char *grant_text(const struct grant *g);
+/* BUSY: a region under it is suspended. */
+enum kvt_status grant_has_memory(const struct grant *g, struct kvt_err *e);
 
 /* grant_event.c: what the owner's client is told */
 void grant_post_end(struct grant *g);

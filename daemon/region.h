@@ -3,7 +3,9 @@
  * region.h - registered memory of a client
  *
  * NEW (begun) -> IMPORTING (on a worker) -> READY -> STOPPING (users are being fenced) ->
- * RELEASING (on a worker) -> freed. Only READY regions can get caches.
+ * RELEASING (on a worker) -> freed.
+ * READY -> SUSPENDING (what moves on it is being fenced) -> UNLOADING (on a worker) -> SUSPENDED ->
+ * RESUMING (waits for fds and commit) -> IMPORTING -> READY. Only READY ones are used.
  */
 #ifndef KVTD_REGION_H
 #define KVTD_REGION_H
@@ -13,7 +15,17 @@
 #include "client.h"
 #include "mem/mem.h"
 
-enum region_state { REGION_NEW, REGION_IMPORTING, REGION_READY, REGION_STOPPING, REGION_RELEASING };
+enum region_state {
+	REGION_NEW,
+	REGION_IMPORTING,
+	REGION_READY,
+	REGION_SUSPENDING,
+	REGION_UNLOADING,
+	REGION_SUSPENDED,
+	REGION_RESUMING,
+	REGION_STOPPING,
+	REGION_RELEASING,
+};
 
 struct region {
 	struct obj obj;
@@ -40,7 +52,9 @@ struct region *region_find(struct client *c, uint64_t handle); /* READY or not; 
 void region_poison(struct region *r);
 /* The fds of a registration did not get through: its commit fails with e. */
 void region_fds_lost(struct client *c, uint64_t handle, const struct kvt_err *e);
-/* Users of a cache over a region that is STOPPING have come down to 0. */
+/* Why nothing may use it now, "is suspended"; NULL: it is READY. */
+const char *region_why_busy(const struct region *r);
+/* Something that used memory of the client has ended, or users of a cache have come down to 0. */
 void region_users_gone(struct client *c);
 void regions_client_gone(struct client *c);
 uint64_t region_bytes_max(const struct kvtd *d); /* that may be registered on the node */
@@ -54,5 +68,9 @@ int req_region_commit(struct client *c, const Kvt__Request *q, struct kvt_fds *f
 		      struct kvt_arena *a, struct kvt_err *e);
 int req_region_release(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
 		       struct kvt_arena *a, struct kvt_err *e);
+int req_region_suspend(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+		       struct kvt_arena *a, struct kvt_err *e);
+int req_region_resume(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *r,
+		      struct kvt_arena *a, struct kvt_err *e);
 
 #endif

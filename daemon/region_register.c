@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Registration of a region: begin, fds, commit, sent without waiting for one another; the import on
- * a worker. A refused begin is remembered for what follows it.
+ * Registration of a region: begin or, of one that was suspended, resume; fds, commit, sent without
+ * waiting for one another; the import on a worker. A refused begin is remembered for what follows
+ * it.
  */
 #include <inttypes.h>
 #include <stdio.h>
@@ -60,7 +61,7 @@ static bool failure_find(struct client *c, uint64_t handle, bool forget, struct 
 static enum kvt_status check_begin(struct client *c, const Kvt__RegionBegin *m, struct kvt_err *e)
 {
 	char why[96] = "";
-	uint64_t end, limit = region_bytes_max(c->d);
+	uint64_t end;
 
 	if (!m->region)
 		return kvt_fail(e, KVT_INVALID, "region 0: a handle is not 0");
@@ -85,23 +86,19 @@ static enum kvt_status check_begin(struct client *c, const Kvt__RegionBegin *m, 
 				"region %" PRIu64
 				": its tag is not printable UTF-8 of at most %d bytes",
 				m->region, KVT_TAG_MAX);
-	if (m->length > limit || c->d->registered_bytes > limit - m->length)
-		return kvt_fail(e, KVT_QUOTA,
-				"region %" PRIu64 " of %" PRIu64 " bytes: the node has %" PRIu64
-				" of %" PRIu64 " bytes registered",
-				m->region, m->length, c->d->registered_bytes, limit);
 	return KVT_OK;
 }
 
-static enum kvt_status take_quota(struct client *c, const Kvt__RegionBegin *m, struct kvt_err *e)
+static enum kvt_status take_quota(struct region *r, struct kvt_err *e)
 {
-	enum kvt_status st = quota_take(c, QUOTA_REGIONS, 1, e);
+	enum kvt_status st = quota_take(r->client, QUOTA_REGIONS, 1, e);
 
 	if (st != KVT_OK)
 		return st;
-	st = quota_take(c, QUOTA_BYTES, m->length, e);
+	if (r->state == REGION_NEW)
+		st = region_charge(r, e);
 	if (st != KVT_OK)
-		quota_put(c, QUOTA_REGIONS, 1);
+		quota_put(r->client, QUOTA_REGIONS, 1);
 	return st;
 }
 
@@ -121,13 +118,14 @@ static enum kvt_status region_new(struct client *c, const Kvt__RegionBegin *m, s
 	r->client = c;
 	r->ops = mem_kinds[m->kind];
 	r->length = m->length;
-	r->client_addr = m->address;
+	r->client_addr = p->new_addr = m->address;
 	r->access = m->access;
 	r->fd = -1;
 	snprintf(r->tag, sizeof(r->tag), "%s", m->tag);
 	p->r = r;
 	p->check.fn = region_on_check;
-	st = take_quota(c, m, e);
+	region_set_state(r, m->suspended ? REGION_SUSPENDED : REGION_NEW);
+	st = take_quota(r, e);
 	if (st != KVT_OK) {
 		region_free(r);
 		return st;
@@ -135,11 +133,10 @@ static enum kvt_status region_new(struct client *c, const Kvt__RegionBegin *m, s
 	HASH_ADD(hh, c->regions, handle, sizeof(r->handle), r);
 	if (!r->hh.tbl) {
 		quota_put(c, QUOTA_REGIONS, 1);
-		quota_put(c, QUOTA_BYTES, m->length);
+		region_uncharge(r);
 		region_free(r);
 		return kvt_fail_nomem(e, "a region");
 	}
-	c->d->registered_bytes += r->length;
 	region_list(r);
 	return KVT_OK;
 }
@@ -162,6 +159,71 @@ int req_region_begin(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 	return st;
 }
 
+/* ------------------------------------------------------------------ resume */
+
+static enum kvt_status check_resume(const struct region *r, const Kvt__RegionResume *m,
+				    struct kvt_err *e)
+{
+	uint64_t end;
+
+	if (r->state == REGION_NEW || r->state == REGION_READY ||
+	    (r->state == REGION_IMPORTING && !r->priv->was_ready))
+		return kvt_fail(e, KVT_INVALID, "region %" PRIu64 " is not suspended: it is %s",
+				r->handle, region_state_names[r->state]);
+	if (r->state != REGION_SUSPENDED)
+		return kvt_fail(e, KVT_BUSY, "region %" PRIu64 " %s", r->handle,
+				region_why_busy(r));
+	if (m->kind != (Kvt__MemoryKind)r->ops->id)
+		return kvt_fail(e, KVT_INVALID,
+				"region %" PRIu64
+				": it is resumed with memory of kind %d: it is of "
+				"kind %d (%s)",
+				r->handle, m->kind, r->ops->id, r->ops->name);
+	if (m->length != r->length)
+		return kvt_fail(e, KVT_INVALID,
+				"region %" PRIu64 ": it is resumed with %" PRIu64
+				" bytes: it has %" PRIu64,
+				r->handle, m->length, r->length);
+	if (__builtin_add_overflow(m->address, m->length, &end))
+		return kvt_fail(e, KVT_INVALID,
+				"region %" PRIu64 ": address %#" PRIx64 " + length %" PRIu64
+				" exceeds 64 bits",
+				r->handle, m->address, m->length);
+	return KVT_OK;
+}
+
+int req_region_resume(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *rep,
+		      struct kvt_arena *a, struct kvt_err *e)
+{
+	const Kvt__RegionResume *m = q->region_resume;
+	struct region *r = region_find(c, m->region);
+	enum kvt_status st;
+	struct kvt_err old;
+	bool suspended;
+
+	(void)fds;
+	(void)rep;
+	(void)a;
+	if (!r)
+		return kvt_fail(e, KVT_NOT_FOUND, "there is no region %" PRIu64, m->region);
+	suspended = r->state == REGION_SUSPENDED;
+	if (suspended)
+		failure_find(c, m->region, true, &old);
+	st = check_resume(r, m, e);
+	if (st == KVT_OK)
+		st = region_charge(r, e);
+	if (st != KVT_OK) {
+		if (suspended)
+			failure_add(c, m->region, e);
+		return st;
+	}
+	r->priv->err = (struct kvt_err){ 0 };
+	r->priv->new_addr = m->address;
+	r->priv->was_ready = true;
+	region_set_state(r, REGION_RESUMING);
+	return KVT_OK;
+}
+
 /* ------------------------------------------------------------------ fds and commit */
 
 static enum kvt_status find_new(struct client *c, uint64_t handle, bool forget, struct region **out,
@@ -173,7 +235,7 @@ static enum kvt_status find_new(struct client *c, uint64_t handle, bool forget, 
 		return e->status;
 	if (!r)
 		return kvt_fail(e, KVT_NOT_FOUND, "there is no region %" PRIu64, handle);
-	if (r->state != REGION_NEW)
+	if (r->state != REGION_NEW && r->state != REGION_RESUMING)
 		return kvt_fail(e, KVT_INVALID,
 				"region %" PRIu64 " is %s: its registration is over", handle,
 				region_state_names[r->state]);
@@ -257,6 +319,22 @@ static void import_run(struct work *w)
 		p->err.status = add_to_transports(p->r, w->d, &p->err);
 	if (p->err.status != KVT_OK)
 		p->r->ops->release(p->r);
+	p->loaded = p->err.status == KVT_OK;
+}
+
+/* There is no memory after all: no region either, unless it was one before. */
+static void refuse(struct region *r)
+{
+	struct region_private *p = r->priv;
+	bool dying = p->dying;
+
+	if (!p->was_ready) {
+		region_gone(r);
+		return;
+	}
+	region_is_suspended(r);
+	if (dying)
+		region_stop(r);
 }
 
 static void import_done(struct work *w)
@@ -273,15 +351,20 @@ static void import_done(struct work *w)
 		log_debug("%s: region %" PRIu64 " refused: %s", client_text(c), r->handle,
 			  p->err.text);
 		client_reply(c, p->commit_id, &p->err, &body);
-		region_gone(r);
+		refuse(r);
 		return;
 	}
-	r->state = REGION_READY;
-	log_debug("%s: region %" PRIu64 " registered, %s, %s", client_text(c), r->handle,
-		  r->ops->name, kvt_format_size(r->length, size));
+	region_set_state(r, REGION_READY);
+	r->client_addr = p->new_addr;
+	log_debug("%s: region %" PRIu64 " %s, %s, %s", client_text(c), r->handle,
+		  p->was_ready ? "resumed" : "registered", r->ops->name,
+		  kvt_format_size(r->length, size));
 	client_reply(c, p->commit_id, NULL, &body);
 	if (p->dying)
 		region_stop(r);
+	else if (p->suspend_too)
+		region_suspend(r);
+	p->suspend_too = false;
 }
 
 int req_region_commit(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt__Reply *rep,
@@ -301,10 +384,10 @@ int req_region_commit(struct client *c, const Kvt__Request *q, struct kvt_fds *f
 		kvt_fail(&p->err, KVT_INVALID, "region %" PRIu64 ": no fds were sent", r->handle);
 	if (p->err.status != KVT_OK) {
 		*e = p->err;
-		region_gone(r);
+		refuse(r);
 		return e->status;
 	}
-	r->state = REGION_IMPORTING;
+	region_set_state(r, REGION_IMPORTING);
 	p->commit_id = q->id;
 	p->work.run = import_run;
 	p->work.done = import_done;

@@ -191,8 +191,11 @@ static void service_free(struct service *s)
 	TAILQ_REMOVE(&o->services, s, link);
 	obj_del(&s->obj);
 	loop_undefer(d, &s->fenced);
-	if (o->grant)
+	if (o->grant) {
 		grant_news_unreserve(o->grant, s);
+		if (o->grant->client->n_suspending)
+			region_users_gone(o->grant->client);
+	}
 	if (s->deadline)
 		event_free(s->deadline);
 	if (s->delay)

@@ -94,6 +94,8 @@ static enum kvt_status take_parts(struct service *s, const Kvt__Peer__XferStart 
 		if (w->grant_part >= g->n_parts)
 			return kvt_fail(e, KVT_INVALID, "%s: it has only %u part%s", what,
 					g->n_parts, KVT_S(g->n_parts));
+		if (cache_has_memory(g->parts[w->grant_part].cache, e) != KVT_OK)
+			return e->status;
 		*p = (struct side_part){
 			.cache = g->parts[w->grant_part].cache,
 			.blocks = g->parts[w->grant_part].blocks,

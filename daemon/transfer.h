@@ -49,6 +49,7 @@ enum kvt_status transfers_init(struct kvtd *d, struct kvt_err *e);
 void transfers_done(struct kvtd *d);
 void transfers_client_gone(struct client *c); /* stops all, drops the holds; nothing is delivered */
 void transfers_region_stop(struct region *r, const char *why);
+bool transfers_on_region(const struct region *r); /* that have not ended */
 void transfers_shutdown(struct kvtd *d, const char *why);
 void transfers_path_changed(struct peer *p);
 

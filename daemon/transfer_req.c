@@ -316,20 +316,34 @@ void transfers_client_gone(struct client *c)
 		transfer_stop(t, &why);
 }
 
+/* Without the caches of an ended one. */
+static bool is_on(const struct transfer *t, const struct region *r)
+{
+	for (uint32_t i = 0; i < t->n_parts; i++)
+		if (cache_uses(t->parts[i].near.cache, r))
+			return true;
+	return false;
+}
+
+bool transfers_on_region(const struct region *r)
+{
+	const struct transfer *t;
+
+	for (t = r->client->transfers; t; t = t->hh.next)
+		if (is_on(t, r))
+			return true;
+	return false;
+}
+
 void transfers_region_stop(struct region *r, const char *why)
 {
 	struct transfer *t, *next;
 	struct kvt_err e;
 
 	kvt_fail(&e, KVT_CANCELED, "%s", why);
-	HASH_ITER(hh, r->client->transfers, t, next) {
-		bool on_it = false;
-
-		for (uint32_t i = 0; i < t->n_parts; i++)
-			on_it = on_it || cache_uses(t->parts[i].near.cache, r);
-		if (on_it)
+	HASH_ITER(hh, r->client->transfers, t, next)
+		if (is_on(t, r))
 			transfer_stop(t, &e);
-	}
 }
 
 void transfers_shutdown(struct kvtd *d, const char *why)

@@ -11,7 +11,8 @@ EXTRA_DIST += tests/run-tap tests/legs tests/leg.d tests/integration tests/data 
 # a client for integration tests that does what its standard input says
 noinst_PROGRAMS += tests/integration/c/actor
 tests_integration_c_actor_SOURCES = tests/integration/c/actor.c \
-	tests/integration/c/actor_mem.c tests/integration/c/actor.h
+	tests/integration/c/actor_mem.c tests/integration/c/actor_region.c \
+	tests/integration/c/actor.h
 tests_integration_c_actor_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/client
 tests_integration_c_actor_LDADD = libkvt.la
 

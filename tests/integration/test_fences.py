@@ -164,6 +164,26 @@ def by_release_of_region(w, freeze):
     return counts, expected, status, violated
 
 
+def by_suspension(w, freeze):
+    """Of the destination's region: once kvt_region_suspend returns nothing touches the memory. The
+    other side hears BUSY, or has given up itself; the grant stays."""
+    counts = w.begin()
+    (_, _), (dst, d) = w.sides
+    resume = freeze(w, "owner" if w.op == "pull" else "reader")
+    dst.ok(f"suspend {d} 20000")
+    dst.ok(f"noise {d} {w.seed + 1}")
+    violated = dst(f"changed {d} {3 * DELAY_MS}") != "OK"
+    for r in resume:
+        r()
+    violated |= dst(f"changed {d} 80") != "OK"
+    status = w.reader(f"wait x{w.round} 5000")
+    if dst is w.owner and status != "OK":
+        assert w.owner("gwait g%d 0" % w.round) == "PENDING"
+    w.finish()
+    dst.ok(f"resume {d}" + " elsewhere" * (w.round % 2))
+    return counts, "BUSY" if dst is w.owner else "CANCELED", status, violated
+
+
 def by_opener_death(w, freeze):
     counts = w.begin()
     w.reader.kill()
@@ -245,7 +265,7 @@ def rounds(w, cause, freeze, n):
         violations += violated or crashed(w)
         if n is None and violations:
             break
-        if cause is not by_release_of_region:
+        if cause not in (by_release_of_region, by_suspension):
             w.finish()
     return counted, violations
 
@@ -267,6 +287,7 @@ CASES = [
     (by_revoke, BOTH, (at_work, daemon_stopped, client_stopped)),
     (by_expiry, BOTH, (at_work, daemon_stopped)),
     (by_release_of_region, BOTH, (at_work,)),
+    (by_suspension, BOTH, (at_work, daemon_stopped)),
     (by_opener_death, ("push",), (at_work,)),
     (by_owner_death, ("pull",), (at_work,)),
     (by_far_daemon_death, BOTH, (at_work,)),
@@ -280,6 +301,7 @@ UNFENCED_CASES = [
     (by_revoke, BOTH, (at_work, daemon_stopped)),
     (by_expiry, BOTH, (at_work,)),
     (by_release_of_region, BOTH, (at_work,)),
+    (by_suspension, BOTH, (at_work,)),
     (by_opener_death, ("push",), (at_work,)),
     (by_owner_death, ("pull",), (at_work,)),
 ]

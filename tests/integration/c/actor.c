@@ -20,26 +20,26 @@
 #include <time.h>
 #include <unistd.h>
 
-static struct kvt *kvt;
+struct kvt *kvt;
 
 static const char *status_name(int st)
 {
 	return st == KVT_PENDING ? "PENDING" : kvt_status_name(st);
 }
 
-static void say(int st)
+void say(int st)
 {
 	printf("%s %s\n", status_name(st), st > 0 ? kvt_errmsg() : "");
 }
 
-static const char *arg(const struct words *w, int i)
+const char *arg(const struct words *w, int i)
 {
 	if (i >= w->n)
 		usage("a word is missing", w->w[0]);
 	return w->w[i];
 }
 
-static int arg_int(const struct words *w, int i, int otherwise)
+int arg_int(const struct words *w, int i, int otherwise)
 {
 	return i < w->n ? atoi(w->w[i]) : otherwise;
 }
@@ -162,7 +162,7 @@ static void do_dispatch(const struct words *w)
 
 /* ------------------------------------------------------------------ memory */
 
-static void region_keep(const char *name, struct kvt_region *h, int fd)
+void region_keep(const char *name, struct kvt_region *h, int fd)
 {
 	struct region_thing *r = calloc(1, sizeof(*r));
 
@@ -774,7 +774,8 @@ static const struct {
 	{ "revoke", do_revoke },   { "extend", do_extend },   { "gfree", do_gfree },
 	{ "xfer", do_xfer },	   { "wait", do_wait },	      { "spin", do_spin },
 	{ "cancel", do_cancel },   { "stats", do_stats },     { "free", do_free },
-	{ "exit", do_exit },	   { "touched", do_touched },
+	{ "exit", do_exit },	   { "touched", do_touched }, { "suspend", do_suspend },
+	{ "resume", do_resume },   { "move", do_move },
 };
 
 static void run(char *line)

@@ -81,6 +81,20 @@ void part_fill(const struct part *p, uint64_t seed);
 uint64_t part_match(const struct part *p, uint64_t seed, uint64_t *total, char *first_bad,
 		    size_t len);
 
+/* ---- actor.c */
+
+extern struct kvt *kvt;
+void say(int st);
+const char *arg(const struct words *w, int i);
+int arg_int(const struct words *w, int i, int otherwise);
+void region_keep(const char *name, struct kvt_region *h, int fd);
+
+/* ---- actor_region.c: commands */
+
+void do_suspend(const struct words *w);
+void do_resume(const struct words *w);
+void do_move(const struct words *w);
+
 /* ---- regions */
 
 void region_noise(struct region_thing *r, uint64_t seed); /* all of it, and takes the snapshot */

@@ -85,7 +85,7 @@ struct conf {
 	uint64_t tcp_streams;	/* data connections per peer, made by the dialling side */
 	uint64_t tcp_chunk;	/* bytes per data frame */
 	uint64_t tcp_gather;	/* pieces below this go through a buffer */
-	uint64_t tcp_peer_jobs; /* jobs moving at once per peer and direction */
+	uint64_t tcp_peer_jobs; /* of a client that take turns, per peer and priority */
 
 	struct conf_list fault; /* test builds only */
 };

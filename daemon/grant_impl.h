@@ -106,6 +106,7 @@ struct service {
 	enum service_state state;
 	Kvt__Op op;
 	bool final, silent; /* silent: the opener does not want to hear of it */
+	uint8_t priority;   /* enum kvt_priority */
 	uint64_t after, bytes, pieces;
 	struct side_part *parts;
 	uint32_t n_parts;

@@ -80,6 +80,7 @@ static ProtobufCMessage *service_row(struct obj *o, struct kvt_arena *a)
 	r->status = s->end.status ? (char *)kvt_status_name(s->end.status) : "";
 	r->text = s->end.text;
 	r->tag = s->tag;
+	r->priority = s->priority;
 	r->grant = s->open->grant ? s->open->grant->obj.id : 0;
 	return &r->base;
 }
@@ -136,6 +137,7 @@ static struct service *make(struct gopen *o, const Kvt__Peer__XferStart *m)
 	s->op = (Kvt__Op)m->op;
 	s->final = m->final || m->op == KVT__OP__OP_RELEASE;
 	s->after = m->after;
+	s->priority = (uint8_t)m->priority;
 	s->made_ns = now_ns();
 	snprintf(s->tag, sizeof(s->tag), "%s", kvt_text_ok(m->tag, KVT_TAG_MAX) ? m->tag : "?");
 	if (m->note.len) {

@@ -504,6 +504,7 @@ static enum kvt_status make_job(struct transfer *t, struct kvt_err *e)
 		.regions = t->map.regions,
 		.n_regions = t->map.n_regions,
 		.priority = t->priority,
+		.client = t->client->client_id,
 		.chunk = t->net->id == NET_LOCAL ? conf->local_chunk : conf->tcp_chunk,
 		.tag = t->tag,
 		.done = on_done,

@@ -80,6 +80,10 @@ check_PROGRAMS += tests/unit/test_token
 tests_unit_test_token_SOURCES = tests/unit/test_token.c
 tests_unit_test_token_LDADD = $(unit_common)
 
+check_PROGRAMS += tests/unit/test_sched
+tests_unit_test_sched_SOURCES = tests/unit/test_sched.c
+tests_unit_test_sched_LDADD = $(unit_daemon)
+
 check_PROGRAMS += tests/unit/test_loop
 tests_unit_test_loop_SOURCES = tests/unit/test_loop.c
 tests_unit_test_loop_LDADD = $(unit_daemon)

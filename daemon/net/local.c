@@ -113,6 +113,7 @@ static void job_unlink(struct net_end *end)
 	if (lj->offer)
 		LIST_REMOVE(lj, link);
 	lj->offer = NULL;
+	sched_leave(&l->sched, &lj->turn);
 	net_end_put(end);
 	pthread_mutex_unlock(&l->lock);
 }
@@ -211,6 +212,7 @@ static void run_chunk(struct local *l, struct local_job *lj)
 	if (n > lj->chunk)
 		n = lj->chunk;
 	lj->next += n;
+	sched_charge(&lj->turn, n);
 	if (lj->next == lj->bytes)
 		sched_del(&l->sched, &lj->turn);
 	net_end_enter(&lj->end);
@@ -276,7 +278,7 @@ static void *copy_thread(void *arg)
 
 	pthread_mutex_lock(&l->lock);
 	while (!l->stopping) {
-		e = sched_next(&l->sched);
+		e = sched_next(&l->sched, SCHED_ANY);
 		if (e) {
 			run_chunk(l, container_of(e, struct local_job, turn));
 			continue;
@@ -352,6 +354,7 @@ static void ring(struct local *l, uint64_t chunks)
 /* Joins the mover with its offer and gives it to the threads. Locked. */
 static void mover_start(struct local *l, struct local_job *lj, struct local_job *offer)
 {
+	const struct net_job *job = lj->end.job;
 	char text[80];
 	uint64_t chunks;
 	int err;
@@ -376,9 +379,14 @@ static void mover_start(struct local *l, struct local_job *lj, struct local_job 
 		net_end(&lj->end, kvt_status_of_errno(err), "no copy thread could be started");
 		return;
 	}
+	if (sched_join(&l->sched, &lj->turn, job->client, job->far_client, job->priority,
+		       lj->bytes)) {
+		net_end(&lj->end, KVT_NO_MEMORY, "no memory for a transfer job");
+		return;
+	}
 	lj->offer = offer;
 	LIST_INSERT_HEAD(&offer->movers, lj, link);
-	sched_add(&l->sched, &lj->turn, lj->end.job->priority);
+	sched_add(&l->sched, &lj->turn);
 	ring(l, chunks);
 }
 
@@ -410,7 +418,7 @@ static enum kvt_status local_open(struct kvtd *d, struct kvt_err *e)
 	l->max_threads =
 		net_thread_count(d->conf->local_threads,
 				 d->conf->local_threads ? NET_THREADS_MAX : LOCAL_THREADS_MAX);
-	sched_init(&l->sched);
+	sched_init(&l->sched, d->conf->local_chunk, 0);
 	pthread_mutex_init(&l->lock, NULL);
 	pthread_cond_init(&l->wake, NULL);
 	d->net[NET_LOCAL] = (struct net_state *)l;
@@ -430,6 +438,7 @@ static void local_close(struct kvtd *d)
 	pthread_mutex_unlock(&l->lock);
 	for (uint32_t i = 0; i < l->n_threads; i++)
 		pthread_join(l->thread[i], NULL);
+	sched_done(&l->sched);
 	pthread_cond_destroy(&l->wake);
 	pthread_mutex_destroy(&l->lock);
 	d->net[NET_LOCAL] = NULL;

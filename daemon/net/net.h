@@ -65,6 +65,8 @@ struct net_job {
 	struct region **regions; /* borrowed; what ext_span.region indexes */
 	uint32_t n_regions;
 	uint8_t priority; /* enum kvt_priority */
+	uint64_t client;  /* whose share of the bandwidth it uses: the initiator's client id */
+	bool far_client;  /* which is one of the peer's */
 	uint64_t chunk;	  /* bytes of the stream that are one unit of work or data frame */
 	uint64_t far_key; /* READ, WRITE: what the far side's offer() gave */
 	const char *tag;

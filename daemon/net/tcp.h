@@ -62,6 +62,7 @@ struct tcp {
 	uint32_t refs; /* peers, and until close */
 	uint32_t max_threads, n_threads;
 	struct tcp_thread *threads[NET_THREADS_MAX];
+	struct tcp_thread *small; /* serves connections for small transfers; or NULL */
 	LIST_HEAD(, tcp_hs) handshakes;
 	uint32_t n_accepted; /* of them */
 	LIST_HEAD(, tcp_peer) peers;
@@ -93,18 +94,17 @@ struct tcp_peer {
 
 	/* constant */
 	char node[KVT_NODE_MAX + 1];
-	uint64_t gather, max_sending;
+	uint64_t gather;
 
 	pthread_mutex_t lock;
 	/* under it */
 	TAILQ_HEAD(tcp_conn_list, tcp_conn) conns;
-	struct sched sched;	      /* senders with chunks left */
-	TAILQ_HEAD(, tcp_job) active; /* may have frames on the way */
-	struct sched waiting;	      /* senders that wait for their turn */
-	struct tcp_job *receivers;    /* by key */
-	uint64_t n_sending;	      /* active senders */
-	bool cutting;		      /* all active ones are being ended */
-	uint64_t were_up;	      /* a bit for each stream that has been up */
+	uint32_t n_conns[SCHED_KINDS];
+	struct sched sched;	       /* senders with chunks left */
+	TAILQ_HEAD(, tcp_job) waiting; /* those that have not begun */
+	TAILQ_HEAD(, tcp_job) active;  /* may have frames on the way */
+	struct tcp_job *receivers;     /* by key */
+	uint64_t were_up;	       /* a bit for each stream that has been up */
 };
 
 struct tcp_key {
@@ -124,7 +124,7 @@ struct tcp_job {
 	enum tcp_place place;
 	TAILQ_ENTRY(tcp_job) link;
 	UT_hash_handle hh;	 /* of a receiver */
-	struct sched_entry turn; /* of a sender: to begin, then of its chunks */
+	struct sched_entry turn; /* of a sender */
 	uint64_t next;		 /* first byte that no frame has */
 	uint64_t framed;	 /* bytes whose frames are complete */
 	uint8_t *claimed;	 /* of a receiver: a bit for each chunk that has come */
@@ -158,6 +158,7 @@ struct tcp_conn {
 	struct tcp_thread *th;
 	int fd;
 	uint32_t index;
+	enum sched_kind kind; /* the transfers that it is for */
 	struct tcp_tx tx;
 	struct tcp_rx rx;
 	struct tcp_tls *tls;	/* or NULL: in the clear, or the kernel does it */
@@ -205,19 +206,22 @@ void tcp_peer_close(struct tcp_peer *tp);
 void tcp_peer_destroy(struct tcp_peer *tp);
 bool tcp_peer_ready(struct peer *p, char *why, size_t len);
 /* Takes the fd of a proven connection, and its TLS; NULL: in the clear. */
-void tcp_conn_up(struct tcp_peer *tp, int fd, SSL *ssl, uint32_t index);
+void tcp_conn_up(struct tcp_peer *tp, int fd, SSL *ssl, const struct tcp_hello *hello);
 /* A dialled stream failed before it was up. */
 void tcp_stream_failed(struct tcp_stream *s, const char *why);
 /* From its thread, which does not touch it afterwards: ends the jobs, posts the rest. */
 void tcp_conn_break(struct tcp_conn *c, const char *why);
 
 /* tcp_io.c: data threads */
-struct tcp_thread *tcp_thread_pick(struct tcp *t, char *why, size_t len); /* or NULL */
+/* The thread of a new connection, or NULL. */
+struct tcp_thread *tcp_thread_pick(struct tcp *t, enum sched_kind kind, char *why, size_t len);
 int tcp_thread_adopt(struct tcp_thread *th, struct tcp_conn *c);
 void tcp_threads_stop(struct tcp *t);
 void tcp_threads_free(struct tcp *t);
-/* Locked: at most n connections of the peer begin to look for frames to send. */
-void tcp_kick(struct tcp_peer *tp, uint64_t n);
+/* Locked: at most n connections of the peer begin to look for frames of this kind to send. */
+void tcp_kick(struct tcp_peer *tp, enum sched_kind kind, uint64_t n);
+/* Locked: what the connection may send: its own kind, and another that no connection is for. */
+unsigned tcp_conn_kinds(const struct tcp_conn *c);
 /* Locked: the connection has nothing to send. */
 void tcp_conn_rest(struct tcp_conn *c);
 /* The region that faults in the n bytes from pos on, or that of the first. The caller is inside. */
@@ -227,8 +231,8 @@ uint32_t tcp_find_fault(struct tcp_job *tj, uint64_t pos, uint64_t n);
 void tcp_submit(struct net_job *job);
 void tcp_fence(struct net_job *job);
 enum kvt_status tcp_offer(struct net_job *job, uint64_t *key, struct kvt_err *e);
-/* Locked: senders whose turn has come begin. */
-void tcp_activate_waiting(struct tcp_peer *tp);
+/* Locked: a chunk of the sender is claimed. */
+void tcp_job_begins(struct tcp_job *tj);
 /* Locked: every byte of it is in the sockets, or placed; the caller is inside. Unlocks meanwhile.
  */
 void tcp_job_moved(struct tcp_job *tj);

@@ -114,7 +114,7 @@ static void hs_up(struct tcp_hs *hs, SSL *ssl)
 	struct tcp_stream *s = hs->stream;
 	struct tcp_peer *tp = s ? s->tp : NULL;
 	struct peer *p;
-	uint32_t index = hs->hello.stream;
+	struct tcp_hello hello = hs->hello;
 	int fd = hs->fd;
 
 	if (!tp) {
@@ -128,7 +128,7 @@ static void hs_up(struct tcp_hs *hs, SSL *ssl)
 	}
 	hs->fd = -1;
 	hs_free(hs);
-	tcp_conn_up(tp, fd, ssl, index);
+	tcp_conn_up(tp, fd, ssl, &hello);
 }
 
 /* HMAC-SHA256 over the label and what both sides have sent, 32 bytes. */

@@ -3,7 +3,9 @@
  * tcp_io.c - data threads: which connection's turn it is
  *
  * A thread serves the connections that it was given, by epoll. A connection that is idle in both
- * directions costs nothing: EPOLLOUT is asked for only while the peer has something to send.
+ * directions costs nothing: EPOLLOUT is asked for only while the peer has something to send. The
+ * connections for small transfers have a thread of their own, which is never in the middle of a
+ * large one when a small one comes.
  */
 #include <errno.h>
 #include <stdio.h>
@@ -25,13 +27,26 @@ static void watch(struct tcp_conn *c, int op)
 	epoll_ctl(c->th->epfd, op, c->fd, &ev);
 }
 
-void tcp_kick(struct tcp_peer *tp, uint64_t n)
+static bool serves(const struct tcp_conn *c, enum sched_kind kind)
+{
+	return c->kind == kind || !c->tp->n_conns[kind];
+}
+
+unsigned tcp_conn_kinds(const struct tcp_conn *c)
+{
+	return (serves(c, SCHED_BULK) ? SCHED_ANY_BULK : 0) |
+	       (serves(c, SCHED_SMALL) ? SCHED_ANY_SMALL : 0);
+}
+
+void tcp_kick(struct tcp_peer *tp, enum sched_kind kind, uint64_t n)
 {
 	struct tcp_conn *c, *next, *last = TAILQ_LAST(&tp->conns, tcp_conn_list);
 
-	/* those that were kicked go to the end: small transfers go over each in turn */
+	/* those that were kicked go to the end, so that all are used */
 	for (c = TAILQ_FIRST(&tp->conns); c && n; c = next) {
 		next = c == last ? NULL : TAILQ_NEXT(c, link);
+		if (!serves(c, kind))
+			continue;
 		n--;
 		if (!c->want_out) {
 			c->want_out = true;
@@ -104,7 +119,7 @@ static void thread_free(struct tcp_thread *th)
 	free(th);
 }
 
-static struct tcp_thread *thread_new(struct tcp *t, char *why, size_t len)
+static struct tcp_thread *thread_new(struct tcp *t, const char *name, char *why, size_t len)
 {
 	struct tcp_thread *th = kvtd_calloc(1, sizeof(*th));
 	struct epoll_event ev = { .events = EPOLLIN };
@@ -122,7 +137,7 @@ static struct tcp_thread *thread_new(struct tcp *t, char *why, size_t len)
 		err = -errno;
 		goto fail;
 	}
-	err = net_thread_start(&th->id, "kvtd-tcp", data_thread, th);
+	err = net_thread_start(&th->id, name, data_thread, th);
 	if (!err)
 		return th;
 fail:
@@ -131,7 +146,8 @@ fail:
 	return NULL;
 }
 
-struct tcp_thread *tcp_thread_pick(struct tcp *t, char *why, size_t len)
+/* The least used of those for bulk, or a new one. */
+static struct tcp_thread *pick_bulk(struct tcp *t, char *why, size_t len)
 {
 	struct tcp_thread *best = NULL;
 
@@ -139,7 +155,7 @@ struct tcp_thread *tcp_thread_pick(struct tcp *t, char *why, size_t len)
 		if (!best || t->threads[i]->n_conns < best->n_conns)
 			best = t->threads[i];
 	if ((!best || best->n_conns) && t->n_threads < t->max_threads) {
-		struct tcp_thread *th = thread_new(t, why, len);
+		struct tcp_thread *th = thread_new(t, "kvtd-tcp", why, len);
 
 		if (th) {
 			t->threads[t->n_threads++] = th;
@@ -149,21 +165,39 @@ struct tcp_thread *tcp_thread_pick(struct tcp *t, char *why, size_t len)
 	return best;
 }
 
-void tcp_threads_stop(struct tcp *t)
+struct tcp_thread *tcp_thread_pick(struct tcp *t, enum sched_kind kind, char *why, size_t len)
+{
+	if (kind == SCHED_BULK)
+		return pick_bulk(t, why, len);
+	if (!t->small)
+		t->small = thread_new(t, "kvtd-tcp-small", why, len);
+	return t->small;
+}
+
+static void stop(const struct tcp_thread *th)
 {
 	uint64_t one = 1;
 
+	if (th && write(th->evfd, &one, sizeof(one)) < 0)
+		log_err("tcp: cannot stop a data thread: %s", strerror(errno));
+}
+
+void tcp_threads_stop(struct tcp *t)
+{
 	for (uint32_t i = 0; i < t->n_threads; i++)
-		if (write(t->threads[i]->evfd, &one, sizeof(one)) < 0)
-			log_err("tcp: cannot stop a data thread: %s", strerror(errno));
+		stop(t->threads[i]);
+	stop(t->small);
 	for (uint32_t i = 0; i < t->n_threads; i++)
 		pthread_join(t->threads[i]->id, NULL);
+	if (t->small)
+		pthread_join(t->small->id, NULL);
 }
 
 void tcp_threads_free(struct tcp *t)
 {
 	for (uint32_t i = 0; i < t->n_threads; i++)
 		thread_free(t->threads[i]);
+	thread_free(t->small);
 }
 
 struct probe {

@@ -2,8 +2,8 @@
 /*
  * tcp_job.c - jobs of transport tcp: where they wait, who finds them, how they end
  *
- * A receiver is found by the key in a frame's header from submit on. A sender waits for
- * its turn while tcp_peer_jobs others are moving, then lets its peer's connections take its chunks.
+ * A receiver is found by the key in a frame's header from submit on. A sender waits in the
+ * schedule of its peer, whose connections take its chunks when it is its turn.
  */
 #define HASH_NONFATAL_OOM 1
 #include <stdio.h>
@@ -12,29 +12,19 @@
 #include "alloc.h"
 #include "net/tcp.h"
 
-static void activate(struct tcp_job *tj);
-
-void tcp_activate_waiting(struct tcp_peer *tp)
-{
-	struct sched_entry *e;
-
-	while (!tp->cutting && tp->n_sending < tp->max_sending && (e = sched_next(&tp->waiting))) {
-		sched_del(&tp->waiting, e);
-		activate(container_of(e, struct tcp_job, turn));
-	}
-}
-
+/* Frames of it may be on the way from now on. Locked. */
 static void activate(struct tcp_job *tj)
 {
-	struct tcp_peer *tp = tj->tp;
-
 	tj->place = TCP_ACTIVE;
-	TAILQ_INSERT_TAIL(&tp->active, tj, link);
-	if (!tj->send)
+	TAILQ_INSERT_TAIL(&tj->tp->active, tj, link);
+}
+
+void tcp_job_begins(struct tcp_job *tj)
+{
+	if (tj->place != TCP_WAITING)
 		return;
-	tp->n_sending++;
-	sched_add(&tp->sched, &tj->turn, tj->end.job->priority);
-	tcp_kick(tp, (tj->bytes - 1) / tj->chunk + 1);
+	TAILQ_REMOVE(&tj->tp->waiting, tj, link);
+	activate(tj);
 }
 
 static void job_stop(struct net_end *end)
@@ -45,17 +35,13 @@ static void job_stop(struct net_end *end)
 
 	tj->place = TCP_NOWHERE;
 	if (place == TCP_WAITING)
-		sched_del(&tp->waiting, &tj->turn);
-	if (place != TCP_ACTIVE)
-		return;
-	TAILQ_REMOVE(&tp->active, tj, link);
-	if (tj->send) {
+		TAILQ_REMOVE(&tp->waiting, tj, link);
+	if (place == TCP_ACTIVE)
+		TAILQ_REMOVE(&tp->active, tj, link);
+	if (tj->send)
 		sched_del(&tp->sched, &tj->turn);
-		tp->n_sending--;
-		tcp_activate_waiting(tp);
-	} else {
+	else if (place == TCP_ACTIVE)
 		HASH_DEL(tp->receivers, tj);
-	}
 }
 
 static void job_free(struct net_end *end)
@@ -71,6 +57,7 @@ static void job_unlink(struct net_end *end)
 	struct tcp_peer *tp = tcp_job_of(end)->tp;
 
 	pthread_mutex_lock(&tp->lock);
+	sched_leave(&tp->sched, &tcp_job_of(end)->turn);
 	net_end_put(end);
 	pthread_mutex_unlock(&tp->lock);
 	tcp_peer_put(tp);
@@ -123,6 +110,23 @@ static void receiver_start(struct tcp_job *tj)
 }
 
 /* Locked. */
+static void sender_start(struct tcp_job *tj)
+{
+	const struct net_job *job = tj->end.job;
+	struct tcp_peer *tp = tj->tp;
+
+	if (sched_join(&tp->sched, &tj->turn, job->client, job->far_client, job->priority,
+		       tj->bytes)) {
+		net_end(&tj->end, KVT_NO_MEMORY, "no memory for a sending job");
+		return;
+	}
+	tj->place = TCP_WAITING;
+	TAILQ_INSERT_TAIL(&tp->waiting, tj, link);
+	sched_add(&tp->sched, &tj->turn);
+	tcp_kick(tp, tj->turn.kind, (tj->bytes - 1) / tj->chunk + 1);
+}
+
+/* Locked. */
 static void job_start(struct tcp_job *tj)
 {
 	struct tcp_peer *tp = tj->tp;
@@ -143,9 +147,7 @@ static void job_start(struct tcp_job *tj)
 	} else if (!tj->send) {
 		receiver_start(tj);
 	} else {
-		tj->place = TCP_WAITING;
-		sched_add(&tp->waiting, &tj->turn, tj->end.job->priority);
-		tcp_activate_waiting(tp);
+		sender_start(tj);
 	}
 }
 

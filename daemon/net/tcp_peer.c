@@ -33,6 +33,7 @@ void tcp_peer_put(struct tcp_peer *tp)
 	LIST_REMOVE(tp, link);
 	tcp_put(tp->t);
 	peer_put(tp->peer);
+	sched_done(&tp->sched);
 	pthread_mutex_destroy(&tp->lock);
 	for (uint32_t i = 0; i < tp->n_streams; i++)
 		event_free(tp->streams[i].timer);
@@ -124,12 +125,11 @@ void tcp_peer_add(struct peer *p)
 	tp->gather = p->d->conf->tcp_gather;
 	if (tp->gather > TCP_BUF_BYTES)
 		tp->gather = TCP_BUF_BYTES;
-	tp->max_sending = p->d->conf->tcp_peer_jobs ? p->d->conf->tcp_peer_jobs : 1;
 	pthread_mutex_init(&tp->lock, NULL);
 	TAILQ_INIT(&tp->conns);
 	TAILQ_INIT(&tp->active);
-	sched_init(&tp->waiting);
-	sched_init(&tp->sched);
+	TAILQ_INIT(&tp->waiting);
+	sched_init(&tp->sched, p->d->conf->tcp_chunk, (uint32_t)p->d->conf->tcp_peer_jobs);
 	LIST_INSERT_HEAD(&tp->t->peers, tp, link);
 	p->net[NET_TCP] = tp;
 	if (!p->dialled)
@@ -142,22 +142,19 @@ void tcp_peer_add(struct peer *p)
 		stream_dial(&tp->streams[i]);
 }
 
-/* Ends all jobs that may have had bytes on a connection. Locked. */
+/* Ends all jobs that may have had bytes on a connection; those that wait have none. Locked. */
 static void end_active(struct tcp_peer *tp, const char *text)
 {
 	struct tcp_job *tj;
 
-	/* those that wait have none; they must not become active while we are at it */
-	tp->cutting = true;
 	while ((tj = TAILQ_FIRST(&tp->active)))
 		net_end(&tj->end, KVT_TRANSPORT, text);
-	tp->cutting = false;
 }
 
 void tcp_peer_close(struct tcp_peer *tp)
 {
 	struct tcp_conn *c;
-	struct sched_entry *e;
+	struct tcp_job *tj;
 
 	tp->gone = true;
 	for (uint32_t i = 0; i < tp->n_streams; i++) {
@@ -165,12 +162,11 @@ void tcp_peer_close(struct tcp_peer *tp)
 		tcp_hs_cancel(tp->streams[i].hs);
 	}
 	pthread_mutex_lock(&tp->lock);
-	if (!TAILQ_EMPTY(&tp->active) || !sched_is_empty(&tp->waiting))
+	if (!TAILQ_EMPTY(&tp->active) || !TAILQ_EMPTY(&tp->waiting))
 		log_err("peer %s: tcp: it goes while jobs are on it", tp->node);
 	end_active(tp, "the peer is gone");
-	while ((e = sched_next(&tp->waiting)))
-		net_end(&container_of(e, struct tcp_job, turn)->end, KVT_TRANSPORT,
-			"the peer is gone");
+	while ((tj = TAILQ_FIRST(&tp->waiting)))
+		net_end(&tj->end, KVT_TRANSPORT, "the peer is gone");
 	/* their threads see it, and let go of them */
 	TAILQ_FOREACH(c, &tp->conns, link)
 		shutdown(c->fd, SHUT_RDWR);
@@ -264,8 +260,12 @@ void tcp_conn_break(struct tcp_conn *c, const char *why)
 	snprintf(text, sizeof(text), "data connection to %s lost: %s", tp->node, why);
 	pthread_mutex_lock(&tp->lock);
 	TAILQ_REMOVE(&tp->conns, c, link);
+	tp->n_conns[c->kind]--;
 	end_active(tp, text);
-	tcp_activate_waiting(tp);
+	/* others may have to do what it was for */
+	for (int kind = 0; kind < SCHED_KINDS; kind++)
+		if (tp->sched.n[kind])
+			tcp_kick(tp, kind, TCP_STREAMS_MAX);
 	if (c->tx.tj)
 		net_end_put(&c->tx.tj->end);
 	if (c->rx.tj)
@@ -318,14 +318,16 @@ static void watch_flow(int fd, uint64_t silence_ms)
 	setsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &limit, sizeof(limit));
 }
 
-static struct tcp_conn *conn_new(struct tcp_peer *tp, int fd, SSL *ssl, uint32_t index)
+static struct tcp_conn *conn_new(struct tcp_peer *tp, int fd, SSL *ssl,
+				 const struct tcp_hello *hello)
 {
 	struct tcp_conn *c = kvtd_calloc(1, sizeof(*c));
 
 	if (!c)
 		return NULL;
 	c->fd = fd;
-	c->index = index;
+	c->index = hello->stream;
+	c->kind = tcp_hello_is_small(hello) ? SCHED_SMALL : SCHED_BULK;
 	c->encryption = "none";
 	c->rx.ctl_have = TCP_TRAILER_BYTES; /* as if a frame had just ended */
 	if (ssl && tcp_tls_start(c, ssl) < 0) {
@@ -336,15 +338,16 @@ static struct tcp_conn *conn_new(struct tcp_peer *tp, int fd, SSL *ssl, uint32_t
 	return c;
 }
 
-void tcp_conn_up(struct tcp_peer *tp, int fd, SSL *ssl, uint32_t index)
+void tcp_conn_up(struct tcp_peer *tp, int fd, SSL *ssl, const struct tcp_hello *hello)
 {
-	struct tcp_conn *c = conn_new(tp, fd, ssl, index);
+	uint32_t index = hello->stream;
+	struct tcp_conn *c = conn_new(tp, fd, ssl, hello);
 	char why[160] = "no memory for a data connection";
 	int err;
 
 	replace_stream(tp, index);
 	if (c)
-		c->th = tcp_thread_pick(tp->t, why, sizeof(why));
+		c->th = tcp_thread_pick(tp->t, c->kind, why, sizeof(why));
 	if (!c || !c->th) {
 		if (c) {
 			conn_free(c);
@@ -361,6 +364,7 @@ void tcp_conn_up(struct tcp_peer *tp, int fd, SSL *ssl, uint32_t index)
 	c->th->n_conns++;
 	pthread_mutex_lock(&tp->lock);
 	TAILQ_INSERT_TAIL(&tp->conns, c, link);
+	tp->n_conns[c->kind]++;
 	c->want_out = !sched_is_empty(&tp->sched);
 	err = tcp_thread_adopt(c->th, c);
 	pthread_mutex_unlock(&tp->lock);

@@ -110,12 +110,16 @@ static void add_zeros(struct batch *b)
 /* The next frame, of whose turn it is. Locked. */
 static bool tx_claim(struct tcp_conn *c)
 {
-	struct sched_entry *e = sched_next(&c->tp->sched);
+	struct sched *s = &c->tp->sched;
+	struct sched_entry *e = sched_next(s, tcp_conn_kinds(c));
 	struct tcp_tx *tx = &c->tx;
 	struct tcp_header h = { .magic = TCP_MAGIC, .type = TCP_FRAME_DATA };
 	struct tcp_job *tj;
 	uint64_t n;
 
+	/* the turns of bulk that it takes are what small ones may wait for */
+	if (c->kind == SCHED_BULK && sched_small_ready(s))
+		tcp_kick(c->tp, SCHED_SMALL, 1);
 	if (!e)
 		return false;
 	tj = container_of(e, struct tcp_job, turn);
@@ -125,8 +129,10 @@ static bool tx_claim(struct tcp_conn *c)
 	*tx = (struct tcp_tx){ .busy = true, .tj = tj, .pos = tj->next, .len = (uint32_t)n };
 	tj->end.refs++;
 	tj->next += n;
+	tcp_job_begins(tj);
+	sched_charge(e, n);
 	if (tj->next == tj->bytes)
-		sched_del(&c->tp->sched, e);
+		sched_del(s, e);
 	h.flags = tj->key.is_opener ? TCP_FLAG_OPENER : 0;
 	h.xfer = tj->key.xfer;
 	h.pos = tx->pos;

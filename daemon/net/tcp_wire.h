@@ -55,16 +55,21 @@
  *Frames of a transfer that the receiver does not know (any more) are read and thrown away.
  *Everything that does not keep these rules closes the connection.
  *
- * The frames of a transfer are spread over all connections of the peer, so a connection that is
- * lost may have taken a part of any transfer with it: both sides end every transfer that is moving
- * over this peer with TRANSPORT. The two sides may see it at different times, and a sender may
- *think that a frame has gone which never came; so a stream that is made anew ends every transfer
- *that is received at that moment, too.
+ * Of two streams and more the last one is for transfers of up to 64 KiB, so that none of them waits
+ * behind what others have put into the sockets; which stream a frame comes over is all the same to
+ * who receives it.
+ *
+ * The frames of other transfers are spread over all other connections of the peer, so a connection
+ *that is lost may have taken a part of any transfer with it: both sides end every transfer that is
+ *moving over this peer with TRANSPORT. The two sides may see it at different times, and a sender
+ *may think that a frame has gone which never came; so a stream that is made anew ends every
+ *transfer that is received at that moment, too.
  */
 #ifndef KVTD_NET_TCP_WIRE_H
 #define KVTD_NET_TCP_WIRE_H
 
 #include <endian.h>
+#include <stdbool.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -95,6 +100,11 @@ struct tcp_hello {
 	uint32_t version, stream, count, flags;
 	uint64_t conn_id;
 };
+
+static inline bool tcp_hello_is_small(const struct tcp_hello *h)
+{
+	return h->count > 1 && h->stream == h->count - 1;
+}
 
 struct tcp_header {
 	uint32_t magic;

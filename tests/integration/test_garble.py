@@ -22,7 +22,7 @@ PEERS = """
 CONFIG = """
 transport {
 	tcp_chunk = "64 KiB"
-	tcp_streams = 2
+	tcp_streams = 3
 	encrypt = %s
 }
 fence_timeout = "300 ms"
@@ -92,7 +92,7 @@ class Line:
         def there():
             if not self.proxy.live(CONTROL):  # a byte that was garbled late: nobody dials unasked
                 self.works()
-            return self.proxy.live(DATA) == 2
+            return self.proxy.live(DATA) == 3
         wait_until("there are data connections", there)
 
     def logs(self):

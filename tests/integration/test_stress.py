@@ -365,7 +365,7 @@ class World:
 
 CONFIG = """
 drain_timeout = 1s
-transport {{ local_chunk = 4KiB tcp_chunk = 4KiB tcp_streams = 2 }}
+transport {{ local_chunk = 4KiB tcp_chunk = 4KiB tcp_streams = 3 }}
 limits {{ dials = 64 }}
 {}
 """

@@ -20,7 +20,7 @@ peers {
 }
 transport {
 	tcp_chunk = "64 KiB"
-	tcp_streams = 2
+	tcp_streams = 3
 }
 fence_timeout = "300 ms"
 """ % (500 * SLOW)

@@ -238,6 +238,14 @@ START_TEST(peer_counters)
 }
 END_TEST
 
+/* Threads work while the loop looks on: what the other end has heard of may be less. */
+static uint64_t moved(const struct xfer *x)
+{
+	uint64_t a = x->src->job.moved, b = x->dst->job.moved;
+
+	return a > b ? a : b;
+}
+
 START_TEST(priorities_share)
 {
 	struct xfer x[3];
@@ -258,9 +266,9 @@ START_TEST(priorities_share)
 	while (!x[1].end[0].done)
 		ck_assert(in_time(&f, &deadline));
 	ck_assert(!x[0].end[0].done && !x[2].end[0].done);
-	/* none starves meanwhile: 4:2:1 */
-	ck_assert_uint_ge(x[0].dst->job.moved + x[0].src->job.moved, 65536 * 15);
-	ck_assert_uint_ge(x[2].dst->job.moved + x[2].src->job.moved, 65536 * 5);
+	/* none starves meanwhile: 16:4:1 */
+	ck_assert_uint_ge(moved(&x[0]), 65536 * 12);
+	ck_assert_uint_ge(moved(&x[2]), 65536 * 2);
 	while (!x[0].end[0].done)
 		ck_assert(in_time(&f, &deadline));
 	ck_assert(!x[2].end[0].done);

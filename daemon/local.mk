@@ -36,6 +36,7 @@ kvtd_files += daemon/net/local.c daemon/net/transports.h
 kvtd_files += daemon/net/net.c daemon/net/net.h
 kvtd_files += daemon/net/prefetch.h daemon/net/sched.c daemon/net/sched.h
 kvtd_files += daemon/net/spin.c daemon/net/spin.h
+kvtd_files += daemon/net/ahead.h
 kvtd_files += daemon/net/tcp.c daemon/net/tcp.h daemon/net/tcp_wire.h
 kvtd_files += daemon/net/tcp_hs.c daemon/net/tcp_io.c daemon/net/tcp_job.c
 kvtd_files += daemon/net/tcp_peer.c daemon/net/tcp_psk.c daemon/net/tcp_recv.c

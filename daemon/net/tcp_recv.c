@@ -12,7 +12,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include "mem/mem.h"
-#include "net/prefetch.h"
+#include "net/ahead.h"
 #include "net/tcp.h"
 
 #define SMALL_PIECES_MAX 4 /* of one read that goes straight into place */
@@ -94,36 +94,31 @@ static void rx_build(struct tcp_conn *c, struct intake *in, bool inside)
 }
 
 struct scatter {
-	struct ext_iter it;
+	struct net_ahead pieces;
 	const uint8_t *from;
-	uint64_t left;
 	uint32_t region;
 };
 
 /* Under the guard. */
 static void scatter(void *arg)
 {
+	const struct ext_span *s;
 	struct scatter *sc = arg;
-	struct ext_span s;
 
-	while (sc->left) {
-		ext_next(&sc->it, sc->left, &s);
-		sc->region = s.region;
-		if (sc->left > s.len)
-			net_prefetch(&sc->it, s.len);
-		memcpy((void *)(uintptr_t)s.addr, sc->from, s.len);
-		sc->from += s.len;
-		sc->left -= s.len;
+	while ((s = net_ahead_next(&sc->pieces))) {
+		sc->region = s->region;
+		memcpy((void *)(uintptr_t)s->addr, sc->from, s->len);
+		sc->from += s->len;
 	}
 }
 
 /* n bytes of payload are in the buffer: to their places. 0 or -EFAULT, then with the region. */
 static int rx_scatter(struct tcp_conn *c, uint64_t n, uint32_t *region)
 {
-	struct scatter sc = { .from = c->th->buf, .left = n };
+	struct scatter sc = { .from = c->th->buf };
 	int err;
 
-	ext_seek(&sc.it, c->rx.tj->end.map, c->rx.pos + c->rx.got);
+	net_ahead_init(&sc.pieces, c->rx.tj->end.map, c->rx.pos + c->rx.got, n, true);
 	err = mem_guarded(scatter, &sc);
 	if (err)
 		*region = sc.region;

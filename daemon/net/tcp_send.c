@@ -13,7 +13,7 @@
 #include <sys/socket.h>
 #include "fault.h"
 #include "mem/mem.h"
-#include "net/prefetch.h"
+#include "net/ahead.h"
 #include "net/tcp.h"
 
 #define ZERO_BYTES 65536
@@ -30,7 +30,7 @@ struct batch {
 	bool copied;	/* all of it is in th->buf */
 	size_t used;	/* of th->buf */
 	/* of the payload */
-	struct ext_iter it;
+	struct net_ahead pieces;
 	uint64_t left, gather;
 	uint32_t region;
 };
@@ -65,26 +65,20 @@ static void add_ours(struct batch *b, const void *p, uint64_t len)
 /* Under the guard. */
 static void add_payload(void *arg)
 {
+	const struct ext_span *s;
 	struct batch *b = arg;
-	struct ext_span s;
 
-	while (b->left && b->n < TCP_IOV && b->bytes < b->max) {
-		uint64_t max = b->max - b->bytes;
-		const uint8_t *from;
+	while (b->n < TCP_IOV && (s = net_ahead_next(&b->pieces))) {
+		const uint8_t *from = (const uint8_t *)(uintptr_t)s->addr;
 
-		ext_next(&b->it, b->left < max ? b->left : max, &s);
-		b->region = s.region;
-		from = (const uint8_t *)(uintptr_t)s.addr;
-		if (s.len >= b->gather) {
-			add(b, from, s.len);
-		} else {
-			if (s.len > TCP_BUF_BYTES - b->used)
-				return;
-			if (b->left > s.len)
-				net_prefetch(&b->it, s.len);
-			add_copy(b, from, s.len);
-		}
-		b->left -= s.len;
+		b->region = s->region;
+		if (s->len >= b->gather)
+			add(b, from, s->len);
+		else if (s->len <= TCP_BUF_BYTES - b->used)
+			add_copy(b, from, s->len);
+		else
+			return;
+		b->left -= s->len;
 	}
 }
 
@@ -198,7 +192,10 @@ static int tx_build(struct tcp_conn *c, struct batch *b, bool inside)
 			add_zeros(b);
 		} else {
 			b->gather = b->copied ? UINT64_MAX : c->tp->gather;
-			ext_seek(&b->it, tx->tj->end.map, tx->pos + (off - TCP_HEADER_BYTES));
+			net_ahead_init(&b->pieces, tx->tj->end.map,
+				       tx->pos + (off - TCP_HEADER_BYTES),
+				       b->left < b->max - b->bytes ? b->left : b->max - b->bytes,
+				       false);
 			if (mem_guarded(add_payload, b) < 0)
 				return -EFAULT;
 		}

@@ -81,7 +81,7 @@ struct conf {
 	uint64_t local_threads; /* 0: half of the processors, 1 to 8 */
 	uint64_t local_chunk;	/* bytes per turn */
 	uint64_t spin;		/* us; of data threads before they sleep; 0: not */
-	uint64_t tcp_threads;	/* 0: as local_threads, at most 4 */
+	uint64_t tcp_threads;	/* 0: one for each processor, at most 4 */
 	uint64_t tcp_streams;	/* data connections per peer, made by the dialling side */
 	uint64_t tcp_chunk;	/* bytes per data frame */
 	uint64_t tcp_gather;	/* pieces below this go through a buffer */

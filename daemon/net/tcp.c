@@ -9,6 +9,7 @@
  */
 #include <stdio.h>
 #include <stdlib.h>
+#include "net/spin.h"
 #include "net/tcp.h"
 #include "net/transports.h"
 
@@ -32,7 +33,7 @@ static enum kvt_status tcp_open(struct kvtd *d, struct kvt_err *e)
 	if (threads)
 		t->max_threads = net_thread_count(threads, NET_THREADS_MAX);
 	else
-		t->max_threads = net_thread_count(d->conf->local_threads, TCP_THREADS_MAX);
+		t->max_threads = net_thread_count(net_spin_threads_max() + 1, TCP_THREADS_MAX);
 	LIST_INIT(&t->handshakes);
 	LIST_INIT(&t->peers);
 	d->net[NET_TCP] = (struct net_state *)t;

@@ -10,8 +10,10 @@
 
 #include <errno.h>
 #include <pthread.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define DAEMON_TCP_THREADS 4 /* at most, where the configuration names no number */
 
@@ -82,9 +84,19 @@ const char *base_name(enum base_kind kind)
 	return names[kind];
 }
 
+uint64_t base_cpus(void)
+{
+	cpu_set_t set;
+	long n = sysconf(_SC_NPROCESSORS_ONLN);
+
+	if (sched_getaffinity(0, sizeof(set), &set) == 0)
+		return (uint64_t)CPU_COUNT(&set);
+	return n > 0 ? (uint64_t)n : 1;
+}
+
 uint64_t base_threads(const struct opts *o, enum base_kind kind)
 {
-	uint64_t n = o->threads < DAEMON_TCP_THREADS ? o->threads : DAEMON_TCP_THREADS;
+	uint64_t n = base_cpus() < DAEMON_TCP_THREADS ? base_cpus() : DAEMON_TCP_THREADS;
 
 	if (kind == BASE_MEMCPY)
 		return o->threads;

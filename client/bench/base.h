@@ -32,6 +32,9 @@ struct piece base_piece(const struct base *b, uint64_t i);
 /* Whether piece i is still to be moved. */
 bool base_go_on(const struct base *b, uint64_t i);
 
+/* Processors that this process may use. */
+uint64_t base_cpus(void);
+
 /* base_stream.c: over loopback, with or without TLS. 0, or an errno, or < 0: it was said. */
 int base_run_streams(struct base *b, bool tls);
 /* A connection over loopback: its two ends. 0 or an errno, and then both or one may be open. */

@@ -3,11 +3,12 @@
  * base_stream.c - the baselines over loopback: raw TCP, and TLS on it
  *
  * Stream s has the pieces s, s + streams, ...: the receiver knows them without being told. TCP has
- * a thread at each end of each stream. TLS, which is the work of processors, has as many at each
- * end as the daemon has data threads; a thread takes its streams' pieces in their order, which is
- * the same at both ends, so that blocking calls do.
+ * a thread at each end of each stream, in blocking calls, or few threads that never sleep
+ * (base_poll.c): which is better depends on the machine and is measured once. TLS, which is the
+ * work of processors, has as many at each end as the daemon has data threads; a thread takes its
+ * streams' pieces in their order, which is the same at both ends, so that blocking calls do.
  */
-#include "base.h"
+#include "base_stream.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -18,16 +19,8 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct stream {
-	int send_fd, recv_fd;
-	SSL *sender, *receiver; /* NULL: plain */
-};
-
-struct streams {
-	struct base *b;
-	struct stream *stream;
-	uint64_t n, n_threads; /* at each end */
-};
+#define PROBES	 3 /* of each way */
+#define PROBE_NS 50000000
 
 struct worker {
 	struct streams *s;
@@ -179,7 +172,7 @@ static int move(struct streams *s, struct worker *workers)
 	return err ? err : atomic_load(&s->b->err);
 }
 
-int base_run_streams(struct base *b, bool tls)
+static int run_once(struct base *b, bool tls, bool polls)
 {
 	struct streams s = { .b = b, .n = b->o->streams };
 	struct worker *workers;
@@ -191,10 +184,48 @@ int base_run_streams(struct base *b, bool tls)
 	if (s.stream && workers) {
 		err = open_streams(&s, tls);
 		if (!err)
-			err = move(&s, workers);
+			err = polls ? base_poll(&s) : move(&s, workers);
 		close_streams(&s);
 	}
 	free(s.stream);
 	free(workers);
 	return err;
+}
+
+/* Runs in turn, so that a moment in which the machine is busy does not decide. */
+static int choose(const struct base *b, bool *polls)
+{
+	double rate[2] = { 0, 0 };
+
+	for (int i = 0; i < 2 * PROBES; i++) {
+		struct base probe = { .o = b->o,
+				      .clients = b->clients,
+				      .bytes = b->bytes,
+				      .pieces = b->pieces,
+				      .per_client = b->per_client,
+				      .ns = PROBE_NS };
+		int err = run_once(&probe, false, i % 2);
+		double r;
+
+		if (err)
+			return err;
+		r = (double)atomic_load(&probe.moved) / (double)(now_ns() - probe.begin_ns);
+		if (r > rate[i % 2])
+			rate[i % 2] = r;
+	}
+	*polls = rate[1] > rate[0];
+	return 0;
+}
+
+int base_run_streams(struct base *b, bool tls)
+{
+	static bool chosen, polls;
+	int err = 0;
+
+	if (!tls && !chosen) {
+		err = choose(b, &polls);
+		chosen = !err;
+		base_begin(b);
+	}
+	return err ? err : run_once(b, tls, !tls && polls);
 }

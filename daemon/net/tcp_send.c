@@ -192,10 +192,9 @@ static int tx_build(struct tcp_conn *c, struct batch *b, bool inside)
 			add_zeros(b);
 		} else {
 			b->gather = b->copied ? UINT64_MAX : c->tp->gather;
-			net_ahead_init(&b->pieces, tx->tj->end.map,
-				       tx->pos + (off - TCP_HEADER_BYTES),
-				       b->left < b->max - b->bytes ? b->left : b->max - b->bytes,
-				       false);
+			net_ahead_init(
+				&b->pieces, tx->tj->end.map, tx->pos + (off - TCP_HEADER_BYTES),
+				b->left < b->max - b->bytes ? b->left : b->max - b->bytes, false);
 			if (mem_guarded(add_payload, b) < 0)
 				return -EFAULT;
 		}

@@ -58,9 +58,11 @@ struct opts {
 			    given */
 	struct shape beside; /* what a further client moves; blocks 0: there is none */
 	double seconds, speed;
-	const char *trace;	   /* --trace */
-	const char *compare;	   /* --compare: a folder */
-	const char *kvtd;	   /* --kvtd */
+	const char *trace;     /* --trace */
+	const char *compare;   /* --compare: a folder */
+	const char *kvtd;      /* --kvtd */
+	const char *transport; /* --transport: lines for that section of the configuration */
+	const char *compare_transport;
 	const char *owner_socket;  /* --socket */
 	const char *opener_socket; /* --far-socket */
 };
@@ -89,13 +91,16 @@ struct daemons {
 extern const char *const bench_nodes[2]; /* of spawned ones */
 void bench_nap(void);			 /* before one looks again */
 
-/*
- * spawn.c. kvtd: the program; NULL: it is found. 0, or -1 after an error message: d is half made,
- * for daemons_stop().
- */
-int daemons_spawn(const struct opts *o, const char *kvtd, struct daemons *d);
+/* What is spawned. */
+struct build {
+	const char *kvtd;      /* NULL: it is found */
+	const char *transport; /* more lines of that section, or NULL */
+};
+
+/* spawn.c. 0, or -1 after an error message: d is half made, for daemons_stop(). */
+int daemons_spawn(const struct opts *o, const struct build *build, struct daemons *d);
 /* Starts private daemons, or finds out about those that run. 0, or -1 after an error message. */
-int daemons_start(const struct opts *o, const char *kvtd, struct daemons *d);
+int daemons_start(const struct opts *o, const struct build *build, struct daemons *d);
 /*
  * Ends what was spawned. -1 if one did not end well; then, or with show_logs, the end of their logs
  * goes to standard error.
@@ -234,8 +239,8 @@ struct crew {
 };
 
 uint64_t own_cpu_ns(void);
-/* 0, or -1 after an error message: f is half made, for fleet_close(). kvtd: NULL: found. */
-int fleet_open(struct fleet *f, const struct opts *o, const char *kvtd);
+/* 0, or -1 after an error message: f is half made, for fleet_close(). */
+int fleet_open(struct fleet *f, const struct opts *o, const struct build *build);
 /* -1 if a daemon did not end well. */
 int fleet_close(struct fleet *f, bool show_logs);
 /* Runs the crew for about ns; with o->verify every byte is checked. 0 or -1 after a message. */

@@ -77,11 +77,11 @@ void daemons_encryption(const struct daemons *d, char *out, size_t len)
 	kvt_admin_close(a);
 }
 
-int daemons_start(const struct opts *o, const char *kvtd, struct daemons *d)
+int daemons_start(const struct opts *o, const struct build *build, struct daemons *d)
 {
 	*d = (struct daemons){ 0 };
 	if (o->spawn)
-		return daemons_spawn(o, kvtd, d);
+		return daemons_spawn(o, build, d);
 	snprintf(d->socket[0], sizeof(d->socket[0]), "%s", o->owner_socket);
 	snprintf(d->socket[1], sizeof(d->socket[1]), "%s", o->opener_socket);
 	d->n = strcmp(o->owner_socket, o->opener_socket) == 0 ? 1 : 2;

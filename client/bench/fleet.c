@@ -54,7 +54,7 @@ static int check_memory(const struct opts *o)
 	return -1;
 }
 
-int fleet_open(struct fleet *f, const struct opts *o, const char *kvtd)
+int fleet_open(struct fleet *f, const struct opts *o, const struct build *build)
 {
 	*f = (struct fleet){ .o = o, .n = opts_clients(o) };
 	f->clients = calloc(f->n, sizeof(*f->clients));
@@ -62,7 +62,7 @@ int fleet_open(struct fleet *f, const struct opts *o, const char *kvtd)
 		bench_error("no memory for %" PRIu64 " clients", f->n);
 		return -1;
 	}
-	if (check_memory(o) != 0 || daemons_start(o, kvtd, &f->daemons) != 0)
+	if (check_memory(o) != 0 || daemons_start(o, build, &f->daemons) != 0)
 		return -1;
 	while (f->n_open < f->n) {
 		struct opts of = opts_of_client(o, f->n_open);

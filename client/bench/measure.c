@@ -100,7 +100,7 @@ static int base_other(struct bench *b, uint64_t ns, struct slice *out)
 
 static bool is_compare(const struct opts *o)
 {
-	return o->compare;
+	return o->compare || o->compare_transport;
 }
 
 static bool is_trace(const struct opts *o)
@@ -247,7 +247,7 @@ static int run_all(struct bench *b, struct result *r)
 	if (b->o->trace &&
 	    trace_load(b->o->trace, (uint64_t)((double)ns * b->o->speed), &b->trace) != 0)
 		return -1;
-	if (warm_up(b, &b->fleet) != 0 || (b->o->compare && warm_up(b, &b->other) != 0) ||
+	if (warm_up(b, &b->fleet) != 0 || (is_compare(b->o) && warm_up(b, &b->other) != 0) ||
 	    compare_baselines(b, ns, &r->openssl_to_tcp) != 0)
 		return -1;
 	for (size_t i = 0; i < b->runs; i++)
@@ -373,15 +373,18 @@ static int run(struct bench *b)
 			    .cpu_s_per_gb = NAN,
 			    .baseline_cpu_s_per_gb = NAN,
 			    .cpu_s_per_gb_each = { NAN, NAN } };
-	char other[600];
+	struct build build = { b->o->kvtd, b->o->transport }, other = build;
+	char kvtd[600];
 
 	if (b->o->compare) {
-		snprintf(other, sizeof(other), "%s/kvtd", b->o->compare);
-		if (fleet_open(&b->other, b->o, other) != 0)
-			return -1;
+		snprintf(kvtd, sizeof(kvtd), "%s/kvtd", b->o->compare);
+		other.kvtd = kvtd;
 	}
-	if (fleet_open(&b->fleet, b->o, b->o->kvtd) != 0 || run_all(b, &r) != 0 ||
-	    sum_up(b, &r) != 0)
+	if (b->o->compare_transport)
+		other.transport = b->o->compare_transport;
+	if (is_compare(b->o) && fleet_open(&b->other, b->o, &other) != 0)
+		return -1;
+	if (fleet_open(&b->fleet, b->o, &build) != 0 || run_all(b, &r) != 0 || sum_up(b, &r) != 0)
 		return -1;
 	return report(b->o, &r);
 }

@@ -67,6 +67,8 @@ static const struct row {
 	{ "trace", "FILE|builtin[:SEED]", parse_text, AT(o.trace), 0, "requests that arrive as they are listed" },
 	{ "speed", "X", parse_real, AT(o.speed), 1000000, "how much faster than the trace [1]" },
 	{ "compare", "DIR", parse_text, AT(o.compare), 0, "compare with DIR/kvtd, another build, in place of a baseline" },
+	{ "transport", "LINES", parse_text, AT(o.transport), 0, "--spawn: more of that section of kvtd.conf" },
+	{ "compare-transport", "LINES", parse_text, AT(o.compare_transport), 0, "the same for what it is compared with" },
 	{ "seconds", "S", parse_real, AT(o.seconds), 86400, "to measure, half of it the baseline [5]" },
 	{ "encrypt", NULL, parse_flag, AT(o.encrypt), 0, "tcp: with --key, bytes are encrypted; the baseline is OpenSSL's" },
 	{ "key", NULL, parse_flag, AT(o.key), 0, "tcp: daemons prove each other with a key; bytes are not encrypted" },
@@ -88,9 +90,9 @@ static void print_help(void)
 	       "       kvtbench [--spawn] --via local|tcp --block SIZE --blocks N [OPTION...]\n"
 	       "       kvtbench [--spawn] --op grant [OPTION...]\n\n");
 	for (size_t i = 0; i < N_ROWS; i++)
-		printf("  --%-11s%-19s %s\n", rows[i].name, rows[i].arg ? rows[i].arg : "",
+		printf("  --%-18s%-19s %s\n", rows[i].name, rows[i].arg ? rows[i].arg : "",
 		       rows[i].help);
-	printf("  --%-11s%-19s this\n  --%-11s%-19s of kvtbench\n", "help", "", "version", "");
+	printf("  --%-18s%-19s this\n  --%-18s%-19s of kvtbench\n", "help", "", "version", "");
 	printf("\nShapes:\n");
 	shape_list();
 	printf("\nThe baseline moves the bytes of a transfer between the same memory in pieces of\n"
@@ -338,8 +340,8 @@ static int check_daemons(struct opts *o)
 		bench_error("--spawn starts daemons of its own: no --socket, no --far-socket");
 		return -1;
 	}
-	if (o->compare && !o->spawn) {
-		bench_error("--compare is for --spawn: it starts the daemons of both builds");
+	if ((o->compare || o->transport || o->compare_transport) && !o->spawn) {
+		bench_error("--compare, --transport and --compare-transport are for --spawn");
 		return -1;
 	}
 	if ((o->key || o->encrypt) && !o->tcp) {

@@ -80,6 +80,8 @@ static const struct row {
 	{ "beside", WORD, R(beside), NULL, NULL, NULL },
 	{ "trace", WORD, O(trace), NULL, NULL, NULL },
 	{ "compare", WORD, O(compare), NULL, NULL, NULL },
+	{ "transport", WORD, O(transport), NULL, NULL, NULL },
+	{ "compare_transport", WORD, O(compare_transport), NULL, NULL, NULL },
 	{ "fragmented", FLAG, O(fragmented), NULL, NULL, NULL },
 	{ "key", FLAG, O(key), NULL, NULL, NULL },
 	{ "encrypt", FLAG, O(encrypt), NULL, NULL, NULL },

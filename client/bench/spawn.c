@@ -72,7 +72,8 @@ static int write_key(const char *path)
 }
 
 /* key: a file, or NULL. */
-static int write_conf(const struct opts *o, const char *key, const char *path)
+static int write_conf(const struct opts *o, const char *transport, const char *key,
+		      const char *path)
 {
 	FILE *f = fopen(path, "we");
 
@@ -85,8 +86,8 @@ static int write_conf(const struct opts *o, const char *key, const char *path)
 			key);
 	fprintf(f,
 		"transport {\n\tlocal_threads = %" PRIu64 "\n\ttcp_streams = %" PRIu64
-		"\n\tencrypt = %s\n}\n",
-		o->threads, o->streams, o->encrypt ? "yes" : "no");
+		"\n\tencrypt = %s\n%s\n}\n",
+		o->threads, o->streams, o->encrypt ? "yes" : "no", transport ? transport : "");
 	if (fclose(f) == 0)
 		return 0;
 	bench_error("%s: cannot be written", path);
@@ -178,13 +179,13 @@ static int start_daemon(const char *kvtd, const struct opts *o, struct daemons *
 	return wait_started(d, i);
 }
 
-int daemons_spawn(const struct opts *o, const char *program, struct daemons *d)
+int daemons_spawn(const struct opts *o, const struct build *build, struct daemons *d)
 {
 	const char *tmp = getenv("TMPDIR");
 	char kvtd[600], conf[128], key[128];
 	int n;
 
-	if (find_kvtd(program, kvtd, sizeof(kvtd)) != 0)
+	if (find_kvtd(build->kvtd, kvtd, sizeof(kvtd)) != 0)
 		return -1;
 	n = snprintf(d->dir, sizeof(d->dir), "%s/kvtbench.XXXXXX", tmp && *tmp ? tmp : "/tmp");
 	if (n >= (int)sizeof(d->dir) || !mkdtemp(d->dir)) {
@@ -196,7 +197,8 @@ int daemons_spawn(const struct opts *o, const char *program, struct daemons *d)
 	}
 	snprintf(conf, sizeof(conf), "%s/kvtd.conf", d->dir);
 	snprintf(key, sizeof(key), "%s/cluster.key", d->dir);
-	if ((o->key && write_key(key) != 0) || write_conf(o, o->key ? key : NULL, conf) != 0)
+	if ((o->key && write_key(key) != 0) ||
+	    write_conf(o, build->transport, o->key ? key : NULL, conf) != 0)
 		return -1;
 	d->n = o->tcp ? 2 : 1;
 	for (int i = 0; i < d->n; i++)

@@ -22,7 +22,7 @@ KEYS = ("""
     transfers runs p50_ratio p50_ratio_min p50_ratio_max baseline_p50_us share_min priority_ratio
     submit_us request_bytes pieces pieces_coalesced requests_cut cpu_s_per_gb_each cpu_s_per_gb
     baseline_cpu_s_per_gb daemon_rss_bytes encryption verified via op mode shape beside trace compare
-    fragmented key encrypt priority layers clients inflight inflight_each threads streams""").split()
+    transport compare_transport     fragmented key encrypt priority layers clients inflight inflight_each threads streams""").split()
 
 
 def kvtbench(*args, timeout=60):
@@ -186,6 +186,11 @@ def test_compare():
     ordered(data, "p50_ratio")
     data = run("--op", "grant", "--compare", str(BUILD))
     assert data["op"] == "grant" and data["grants_per_s"] > 0 and data["baseline_grants_per_s"] > 0
+    data = run("--via", "local", *SMALL, "--transport", "spin = 1ms\ntcp_threads = 1",
+               "--compare-transport", "spin = 0s")
+    assert (data["mode"], data["compare_transport"]) == ("compare", "spin = 0s")
+    r = kvtbench("--spawn", "--via", "local", *SMALL, "--compare-transport", "spin = 7")
+    assert r.returncode == 1 and "spin" in r.stderr
     r = kvtbench("--spawn", "--via", "local", *SMALL, "--compare", "/nonexistent")
     assert r.returncode == 1 and "exit status 127" in r.stderr
 
@@ -302,7 +307,8 @@ def test_for_people():
     ["--via", "local", *SMALL, "--beside", "llama3-8b", "--trace", "builtin"],
     ["--via", "local", *SMALL, "--trace", "builtin", "--clients", "2"],
     ["--via", "local", *SMALL, "--trace", "builtin", "--speed", "0"],
-    ["--via", "local", *SMALL, "--compare", "/tmp"], ["--via", "local", *SMALL, "--clients", "256"],
+    ["--via", "local", *SMALL, "--compare", "/tmp"],
+    ["--via", "local", *SMALL, "--transport", "spin = 0s"], ["--via", "local", *SMALL, "--clients", "256"],
     ["--frob"]], ids=" ".join)
 def test_usage(args):
     r = kvtbench(*args)

@@ -4,6 +4,7 @@
  * tested here, with memory of its own and a loop in place of the daemons
  */
 #include <check.h>
+#include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -286,6 +287,142 @@ START_TEST(test_baseline_tls)
 }
 END_TEST
 
+/* What the answers bring arrives. */
+START_TEST(test_round_trips)
+{
+	struct opts o = { .tcp = _i, .shape = { .planes = 1, .blocks = 1, .src_bytes = 70001 } };
+	static char src[80000], dst[80000];
+	struct client c = { .src = { .base = src }, .dst = { .base = dst } };
+	double us = 0;
+
+	memset(dst, 0, sizeof(dst));
+	for (size_t i = 0; i < sizeof(src); i++)
+		src[i] = (char)(i * 7 + 1);
+	ck_assert_msg(base_pingpong(&o, &c, 1000000, &us) == 0, "%s", said);
+	ck_assert_double_gt(us, 0);
+	ck_assert_int_eq(memcmp(src + GUARD, dst + GUARD, 70001), 0);
+	ck_assert_int_eq(dst[GUARD - 1], 0);
+	ck_assert_int_eq(dst[GUARD + 70001], 0);
+}
+END_TEST
+
+START_TEST(test_messages)
+{
+	static const uint64_t inflight[] = { 1, 16, 1024 };
+	struct opts o = { .inflight = inflight[_i], .clients = 2 };
+	unsigned messages = 0;
+	double rate = 0;
+
+	ck_assert_msg(base_messages(&o, 1000000, &rate, &messages) == 0, "%s", said);
+	ck_assert_double_gt(rate, 0);
+	ck_assert_uint_eq(messages, 7);
+}
+END_TEST
+
+/* A child of the baselines' that is stuck would outlive them. */
+START_TEST(test_messages_stopped)
+{
+	struct opts o = { .inflight = 4, .clients = 1 };
+	unsigned messages;
+	double rate;
+
+	bench_stopped = 1;
+	ck_assert_int_ne(base_messages(&o, UINT64_C(60000000000), &rate, &messages), 0);
+	ck_assert_ptr_nonnull(strstr(said, "interrupted"));
+	bench_stopped = 0;
+}
+END_TEST
+
+START_TEST(test_stats)
+{
+	double v[] = { 5, NAN, 1, 3 }, even[] = { 4, 1, 2, 3 }, none[] = { NAN, NAN };
+	uint64_t ns[] = { 5000, 1000, 3000, 2000, 4000 };
+
+	ck_assert_double_eq(stats_median(v, 4), 3);
+	ck_assert_double_eq(v[2], 5);
+	ck_assert_double_nan(v[3]);
+	ck_assert_double_eq(stats_median(even, 4), 2.5);
+	ck_assert_double_nan(stats_median(none, 2));
+	stats_sort(ns, 5);
+	ck_assert_double_eq(stats_percentile(ns, 5, 0.5), 3);
+	ck_assert_double_eq(stats_percentile(ns, 5, 0.9), 5);
+	ck_assert_double_eq(stats_percentile(ns, 5, 1), 5);
+	ck_assert_double_eq(stats_percentile(ns, 1, 0), 1);
+	ck_assert_double_nan(stats_percentile(ns, 0, 0.5));
+}
+END_TEST
+
+static int compare_tokens(const void *a, const void *b)
+{
+	const struct arrival *x = a, *y = b;
+
+	return x->tokens < y->tokens ? -1 : x->tokens > y->tokens;
+}
+
+static void check_tokens(const struct trace *t, double q, double want)
+{
+	double have = t->arrivals[(size_t)(q * (double)t->n)].tokens;
+
+	ck_assert_msg(fabs(have / want - 1) < 0.1, "quantile %g: %g, not %g", q, have, want);
+}
+
+/* The built-in trace has the numbers that it is said to have, and is the same again. */
+START_TEST(test_builtin_trace)
+{
+	struct trace t = { 0 }, again = { 0 };
+	double tokens = 0, reused = 0;
+	uint64_t s = 10000;
+
+	ck_assert_int_eq(trace_load("builtin:9", s * 1000000000, &t), 0);
+	ck_assert_int_eq(trace_load("builtin:9", s * 1000000000, &again), 0);
+	ck_assert_uint_eq(t.n, again.n);
+	for (size_t i = 0; i < t.n; i++) {
+		ck_assert_uint_eq(t.arrivals[i].tokens, again.arrivals[i].tokens);
+		ck_assert_uint_eq(t.arrivals[i].at_ns, again.arrivals[i].at_ns);
+		ck_assert_uint_lt(t.arrivals[i].reused, t.arrivals[i].tokens);
+		ck_assert(i == 0 || t.arrivals[i].at_ns >= t.arrivals[i - 1].at_ns);
+		tokens += t.arrivals[i].tokens;
+		reused += t.arrivals[i].reused;
+	}
+	ck_assert_double_eq_tol((double)t.n / (double)s, 3.4, 0.1);
+	ck_assert_double_eq_tol(reused / tokens, 0.37, 0.02);
+	qsort(t.arrivals, t.n, sizeof(*t.arrivals), compare_tokens);
+	check_tokens(&t, 0.5, 6909);
+	check_tokens(&t, 0.9, 27367);
+	check_tokens(&t, 0.99, 85401);
+	trace_done(&again);
+	ck_assert_int_eq(trace_load("builtin", s * 1000000000, &again), 0);
+	ck_assert_uint_ne(t.n, again.n);
+	trace_done(&again);
+	trace_done(&t);
+	ck_assert_int_ne(trace_load("builtin:x", 1, &t), 0);
+	ck_assert_int_ne(trace_load("/nonexistent/trace", 1, &t), 0);
+	ck_assert_ptr_nonnull(strstr(said, "/nonexistent/trace"));
+}
+END_TEST
+
+/* Blocks that are to be moved are told from those that are not. */
+START_TEST(test_moved)
+{
+	struct pair p;
+
+	pair_init(&p, &shapes[0], true, 2);
+	p.dst.moved = calloc(10, sizeof(bool));
+	ck_assert_ptr_nonnull(p.dst.moved);
+	ck_assert_int_eq(check(&p), 0);
+	p.dst.moved[7] = true;
+	ck_assert_int_ne(check(&p), 0);
+	for (uint32_t plane = 0; plane < p.o.shape.planes; plane++)
+		move_run(&p, plane, 1, 2, 0);
+	ck_assert_int_eq(check(&p), 0);
+	p.dst.moved[7] = false;
+	ck_assert_int_ne(check(&p), 0);
+	side_wipe(&p.dst);
+	ck_assert_int_eq(check(&p), 0);
+	pair_done(&p);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
 	Suite *s = suite_create("bench");
@@ -295,15 +432,21 @@ Suite *test_suite(void)
 			    4 * (int)(sizeof(shapes) / sizeof(*shapes)));
 	tcase_add_test(t, test_a_block_of_another_place);
 	tcase_add_test(t, test_block_lists);
+	tcase_add_test(t, test_moved);
 	tcase_set_timeout(t, 60);
 	suite_add_tcase(s, t);
 	t = tcase_create("shapes");
 	tcase_add_test(t, test_shapes);
+	tcase_add_test(t, test_builtin_trace);
+	tcase_add_test(t, test_stats);
 	suite_add_tcase(s, t);
 	t = tcase_create("baselines");
 	tcase_add_loop_test(t, test_baselines, 0, 8);
 	tcase_add_test(t, test_baseline_threads);
 	tcase_add_test(t, test_baseline_tls);
+	tcase_add_loop_test(t, test_round_trips, 0, 2);
+	tcase_add_loop_test(t, test_messages, 0, 3);
+	tcase_add_test(t, test_messages_stopped);
 	tcase_set_timeout(t, 60);
 	suite_add_tcase(s, t);
 	return s;

@@ -171,7 +171,8 @@ tests_unit_test_bench_SOURCES = tests/unit/test_bench.c client/bench/base.c \
 	client/bench/base_poll.c client/bench/base_stream.c client/bench/base_tls.c \
 	client/bench/base_pingpong.c \
 	client/bench/base_messages.c client/bench/cache.c client/bench/shape.c \
-	client/bench/stats.c client/bench/client.c client/bench/lane.c client/bench/trace.c \
+	client/bench/stats.c client/bench/client.c client/bench/lane.c client/bench/options.c \
+	client/bench/trace.c \
 	client/bench/base.h client/bench/bench.h
 tests_unit_test_bench_LDADD = $(unit_client) $(TLS_LIBS) $(CRYPTO_LIBS)
 

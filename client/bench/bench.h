@@ -70,6 +70,8 @@ struct opts {
 /* How many clients there are, with the one of --beside, and the options of one of them. */
 uint64_t opts_clients(const struct opts *o);
 struct opts opts_of_client(const struct opts *o, uint64_t i);
+/* A small transfer at a time: it is its latency that matters, not how many there are. */
+bool opts_is_single(const struct opts *o);
 
 /* options.c: an exit status, or -1: go on. */
 int opts_parse(int argc, char **argv, struct opts *o);
@@ -151,6 +153,7 @@ struct lane {
 	uint64_t pieces, pieces_coalesced, request_bytes;
 	struct kvt_xfer **xfers;
 	struct kvt_grant *grant, *next; /* of the transfer; made ahead for the one after it */
+	struct kvt_grant *old;		/* of a transfer that has ended: it is to be done, too */
 	uint64_t started_ns;
 };
 
@@ -192,6 +195,7 @@ int lane_grant(struct lane *l); /* over its blocks, as its next */
 int lane_start(struct lane *l); /* under its next grant, at started_ns if that is set, else now */
 /* Takes down the numbers of a part that has ended; 1: the transfer has ended, and is freed. */
 int lane_end(struct lane *l, struct kvt_xfer *x, int status);
+int lane_settle(struct lane *l); /* its grant is done, too, and freed */
 
 int client_open(struct client *c, const struct opts *o, const struct daemons *d, uint32_t index);
 void client_close(struct client *c);

@@ -131,19 +131,28 @@ static void mark_moved(struct lane *l)
 	memset(dst->moved + (uint64_t)l->index * dst->n_blocks + l->first, true, l->n_blocks);
 }
 
-/* Its grant has to be done, too. */
+int lane_settle(struct lane *l)
+{
+	int end;
+
+	if (!l->old)
+		return 0;
+	end = kvt_grant_wait(l->old, STUCK_MS, NULL);
+	if (end != KVT_OK)
+		return client_fail(l->client, "the transfer is done, its grant is not: %s",
+				   end == KVT_PENDING ? "no end in 60 s" : kvt_status_name(end));
+	kvt_grant_free(l->old);
+	l->old = NULL;
+	return 0;
+}
+
 static int finish(struct lane *l)
 {
 	struct client *c = l->client;
 	uint64_t now = now_ns();
-	int end;
 
 	c->busy--;
-	end = kvt_grant_wait(l->grant, STUCK_MS, NULL);
-	if (end != KVT_OK)
-		return client_fail(c, "the transfer is done, its grant is not: %s",
-				   end == KVT_PENDING ? "no end in 60 s" : kvt_status_name(end));
-	kvt_grant_free(l->grant);
+	l->old = l->grant;
 	l->grant = NULL;
 	c->transfers++;
 	c->end_ns = now;

@@ -15,10 +15,6 @@
 
 #define RUNS_MIN 7
 #define RUN_S	 1 /* seconds of a run, unless there would be fewer */
-#define LATENCY_MAX                                                                   \
-	(UINT64_C(4) << 20) /* bytes of a transfer that a round trip is compared with \
-			     */
-
 struct bench {
 	const struct opts *o;
 	const struct mode *mode;
@@ -125,8 +121,7 @@ static bool is_beside(const struct opts *o)
 
 static bool is_single(const struct opts *o)
 {
-	return o->clients == 1 && o->inflight == 1 && !o->encrypt &&
-	       shape_bytes(&o->shape) <= LATENCY_MAX;
+	return opts_is_single(o) && !o->encrypt;
 }
 
 static bool is_any(const struct opts *o)

@@ -17,6 +17,7 @@
 #define BESIDE_INFLIGHT 16
 #define GRANTS_BLOCKS	64
 #define GRANTS_BLOCK	4096
+#define SINGLE_MAX	(UINT64_C(4) << 20)
 
 /* What the options are read into. */
 struct line {
@@ -238,6 +239,12 @@ struct opts opts_of_client(const struct opts *o, uint64_t i)
 	if (i >= o->clients && i >= o->n_inflight)
 		of.inflight = BESIDE_INFLIGHT;
 	return of;
+}
+
+bool opts_is_single(const struct opts *o)
+{
+	return o->clients == 1 && o->inflight == 1 && !o->grants && !o->trace &&
+	       shape_bytes(&o->shape) <= SINGLE_MAX;
 }
 
 /* What is too large for a cache, or for any machine. */

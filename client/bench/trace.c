@@ -214,7 +214,7 @@ static int arrive(struct client *c, const struct arrival *a, uint64_t at_ns)
 	}
 	set_blocks(l, c->trace, a);
 	l->started_ns = at_ns;
-	return lane_grant(l) == 0 ? lane_start(l) : -1;
+	return lane_grant(l) == 0 && lane_start(l) == 0 ? lane_settle(l) : -1;
 }
 
 void *trace_run(void *client)
@@ -243,5 +243,8 @@ void *trace_run(void *client)
 			return NULL;
 		}
 	}
+	for (uint32_t i = 0; i < c->opts.inflight; i++)
+		if (lane_settle(&c->lanes[i]) != 0)
+			break;
 	return NULL;
 }

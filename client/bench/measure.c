@@ -15,6 +15,7 @@
 
 #define RUNS_MIN 7
 #define RUN_S	 1 /* seconds of a run, unless there would be fewer */
+
 struct bench {
 	const struct opts *o;
 	const struct mode *mode;

@@ -193,6 +193,13 @@ check_PROGRAMS += tests/unit/test_kvt_memory
 tests_unit_test_kvt_memory_SOURCES = tests/unit/test_kvt_memory.c
 tests_unit_test_kvt_memory_LDADD = $(unit_fake)
 
+check_PROGRAMS += tests/unit/test_kvt_move
+tests_unit_test_kvt_move_SOURCES = tests/unit/test_kvt_move.c
+tests_unit_test_kvt_move_LDADD = $(unit_fake)
+tests_unit_test_kvt_move_LDFLAGS = $(AM_LDFLAGS) \
+	-Wl,--wrap=memfd_create,--wrap=ftruncate,--wrap=madvise,--wrap=mprotect,--wrap=mmap \
+	-Wl,--wrap=mremap,--wrap=fcntl
+
 check_PROGRAMS += tests/unit/test_kvt_grant
 tests_unit_test_kvt_grant_SOURCES = tests/unit/test_kvt_grant.c
 tests_unit_test_kvt_grant_LDADD = $(unit_fake)

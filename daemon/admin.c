@@ -41,6 +41,12 @@ const char *admin_config_file(const struct kvtd *d)
 	return d->admin && d->admin->file ? d->admin->file : "";
 }
 
+void admin_say_files(const struct conf *c)
+{
+	for (int i = 0; i < c->n_files; i++)
+		log_info("config: read %s", c->files[i]);
+}
+
 enum kvt_status admin_apply(const struct conf *c, struct kvt_err *e)
 {
 	log_max_level = c->log_level;
@@ -121,6 +127,7 @@ enum kvt_status admin_reload(struct kvtd *d, Kvt__ReloadReply *out, struct kvt_a
 		n_files = trust_install(d, trust, files);
 		trust = NULL;
 		n_changed = add_names(changed, n_changed, files, n_files);
+		admin_say_files(d->conf);
 		say("is changed", changed, n_changed);
 		say("needs a restart", restart, n_restart);
 		log_info("config: reloaded: %d key%s changed", n_changed,

@@ -15,6 +15,8 @@ struct kvt_arena;
 enum kvt_status admin_init(struct kvtd *d, const char *file, const struct conf_args *args,
 			   struct kvt_err *e);
 void admin_done(struct kvtd *d);
+/* Logs which files the configuration was read from. */
+void admin_say_files(const struct conf *c);
 const char *admin_config_file(const struct kvtd *d); /* "" if there is none */
 /* Loads the config anew and takes over what can be changed. out may be NULL. */
 enum kvt_status admin_reload(struct kvtd *d, Kvt__ReloadReply *out, struct kvt_arena *a,

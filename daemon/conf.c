@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+#include "conf_files.h"
 #include "conf_scan.h"
 #include "conf_value.h"
 #include "token.h"
@@ -52,8 +53,8 @@ void conf_where(const struct conf *c, const char *section, const char *name, cha
 
 	if (o && o->option)
 		snprintf(buf, len, "--%s", o->option);
-	else if (c->file && o && o->line)
-		snprintf(buf, len, "%.200s:%d", c->file, o->line);
+	else if (o && o->line)
+		snprintf(buf, len, "%.200s:%d", o->file, o->line);
 	else
 		snprintf(buf, len, "%.200s", c->file ? c->file : "");
 }
@@ -88,6 +89,7 @@ static enum kvt_status set_defaults(struct conf *c, struct kvt_err *e)
 
 struct load {
 	const char *file;
+	bool first;
 	struct conf *c; /* its origins say which keys the file has */
 	struct kvt_err *e;
 };
@@ -121,19 +123,20 @@ static int on_key(const char *section, const char *name, int line, void *arg)
 {
 	struct load *l = arg;
 	const struct conf_key *k = find_key(section, name);
-	int *seen;
+	struct conf_origin *o;
 
 	if (!k) {
 		no_key(l, section, name, line);
 		return -EINVAL;
 	}
-	seen = &l->c->origin[k - keys].line;
-	if (*seen) {
+	o = &l->c->origin[k - keys];
+	if (o->file == l->file) {
 		kvt_fail(l->e, KVT_INVALID, "%s:%d: %s is set twice, first in line %d", l->file,
-			 line, conf_key_name(k), *seen);
+			 line, conf_key_name(k), o->line);
 		return -EINVAL;
 	}
-	*seen = line;
+	o->file = l->file;
+	o->line = line;
 	return 0;
 }
 
@@ -234,7 +237,7 @@ static enum kvt_status take_values(struct conf *c, cfg_t *cfg, struct load *l)
 		char where[256];
 		unsigned n;
 
-		if (!c->origin[i].line || !sec)
+		if (c->origin[i].file != l->file || !sec)
 			continue;
 		conf_where(c, k->section, k->name, where, sizeof(where));
 		conf_clear(c, k);
@@ -257,6 +260,8 @@ static enum kvt_status parse_text(struct conf *c, const char *text, size_t len, 
 		[CONF_SCAN_OPEN] = "a \"{\" is not closed",
 		[CONF_SCAN_COMMENT] = "a comment begins here that has no \"*/\"",
 		[CONF_SCAN_QUOTE] = "a quote begins here that is not closed",
+		[CONF_SCAN_APPEND] = "\"+=\" adds nothing to what another file says: a value "
+				     "replaces it, set it whole with \"=\"",
 	};
 	struct options *o;
 	cfg_t *cfg;
@@ -266,7 +271,7 @@ static enum kvt_status parse_text(struct conf *c, const char *text, size_t len, 
 	rc = conf_scan(text, len, on_key, l, &line);
 	if (rc < 0)
 		return KVT_INVALID;
-	if (rc > 0)
+	if (rc > 0 && !(rc == CONF_SCAN_APPEND && l->first))
 		return kvt_fail(l->e, KVT_INVALID, "%s:%d: %s", l->file, line, wrong[rc]);
 	o = make_options();
 	cfg = o ? cfg_init(o->top, CFGF_NONE) : NULL;
@@ -290,16 +295,20 @@ static enum kvt_status parse_text(struct conf *c, const char *text, size_t len, 
 	return st;
 }
 
-static enum kvt_status load_file(struct conf *c, const char *file, struct load *l)
+static enum kvt_status load_files(struct conf *c, struct kvt_err *e)
 {
-	char *text = NULL;
-	size_t len = 0;
-	enum kvt_status st = read_file(file, &text, &len, l->e);
+	enum kvt_status st = conf_find_files(c, e);
 
-	if (st != KVT_OK)
-		return st;
-	st = parse_text(c, text, len, l);
-	free(text);
+	for (int i = 0; i < c->n_files && st == KVT_OK; i++) {
+		struct load l = { .file = c->files[i], .first = i == 0, .c = c, .e = e };
+		char *text = NULL;
+		size_t len = 0;
+
+		st = read_file(l.file, &text, &len, e);
+		if (st == KVT_OK)
+			st = parse_text(c, text, len, &l);
+		free(text);
+	}
 	return st;
 }
 
@@ -385,8 +394,10 @@ enum kvt_status conf_load_args(const char *file, const struct conf_args *args, s
 {
 	struct kvt_err own = { 0 };
 	struct conf *c = calloc(1, sizeof(*c));
-	struct load l = { .file = file, .c = c, .e = e ? e : &own };
 	enum kvt_status st;
+
+	if (!e)
+		e = &own;
 
 	if (c && file)
 		c->file = strdup(file);
@@ -394,13 +405,13 @@ enum kvt_status conf_load_args(const char *file, const struct conf_args *args, s
 		free(c);
 		return kvt_fail_nomem(e, "the configuration");
 	}
-	st = set_defaults(c, l.e);
+	st = set_defaults(c, e);
 	if (st == KVT_OK && file)
-		st = load_file(c, file, &l);
+		st = load_files(c, e);
 	if (st == KVT_OK && args)
-		st = load_args(c, args, l.e);
+		st = load_args(c, args, e);
 	if (st == KVT_OK)
-		st = check_all(c, l.e);
+		st = check_all(c, e);
 	if (st != KVT_OK) {
 		conf_free(c);
 		return st;
@@ -421,11 +432,26 @@ void conf_free(struct conf *c)
 	for (int i = 0; i < N_KEYS; i++) {
 		conf_drop(c, &keys[i]);
 	}
+	for (int i = 0; i < c->n_files; i++)
+		free(c->files[i]);
 	free(c->file);
 	free(c);
 }
 
 /* ------------------------------------------------------------------ a second one */
+
+/* Which files there were, and where in them a key stands. */
+static void swap_files(struct conf *a, struct conf *b)
+{
+	struct conf old = *a;
+
+	memcpy(a->files, b->files, sizeof(a->files));
+	memcpy(a->origin, b->origin, sizeof(a->origin));
+	a->n_files = b->n_files;
+	memcpy(b->files, old.files, sizeof(b->files));
+	memcpy(b->origin, old.origin, sizeof(b->origin));
+	b->n_files = old.n_files;
+}
 
 void conf_apply(struct conf *now, struct conf *next, const char **changed, int *n_changed,
 		const char **restart, int *n_restart)
@@ -433,6 +459,7 @@ void conf_apply(struct conf *now, struct conf *next, const char **changed, int *
 	static char names[ARRAY_SIZE(keys)][64];
 
 	*n_changed = *n_restart = 0;
+	swap_files(now, next);
 	for (int i = 0; i < N_KEYS; i++) {
 		const struct conf_key *k = &keys[i];
 

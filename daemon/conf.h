@@ -14,10 +14,11 @@
 #include "quota.h"
 #include "status.h"
 
-#define CONF_LIST_MAX 16
-#define CONF_ARGS_MAX 32
-#define CONF_KEYS_MAX 80
-#define CONF_FILE     KVT_SYSCONFDIR "/kvtd/kvtd.conf"
+#define CONF_LIST_MAX  16
+#define CONF_ARGS_MAX  32
+#define CONF_KEYS_MAX  80
+#define CONF_FILES_MAX 64
+#define CONF_FILE      KVT_SYSCONFDIR "/kvtd/kvtd.conf"
 
 struct conf_list {
 	int n;
@@ -32,11 +33,14 @@ enum conf_encrypt { ENCRYPT_NO, ENCRYPT_YES, ENCRYPT_REQUIRE };
 
 struct conf_origin {	    /* of a key's value; neither: the default */
 	const char *option; /* of the command line, without "--"; borrowed */
+	const char *file;   /* one of conf.files */
 	int line;	    /* in the file */
 };
 
 struct conf {
-	char *file; /* NULL: none */
+	char *file;		     /* the main one; NULL: none */
+	char *files[CONF_FILES_MAX]; /* that were read, in this order */
+	int n_files;
 	struct conf_origin origin[CONF_KEYS_MAX];
 
 	/* who and where */
@@ -90,7 +94,11 @@ struct conf {
 	struct conf_list fault; /* test builds only */
 };
 
-/* Defaults, then the file (NULL: none). Errors are "file:line: text". */
+/*
+ * Defaults, then the file (NULL: none), then FILE.d/[!.]*.conf in the order of their names: a later
+ * value goes over an earlier one. The file may be absent where there is that folder. Errors are
+ * "file:line: text".
+ */
 enum kvt_status conf_load(const char *file, struct conf **out, struct kvt_err *e);
 
 /* Keys set on the command line: they go over the file's, also at a reload. */
@@ -98,7 +106,7 @@ struct conf_args {
 	int n;
 	struct conf_arg {
 		const char *key; /* "client_socket", "trust.key"; of a list: the first replaces the
-				    file's */
+				    files' */
 		const char *value;  /* borrowed */
 		const char *option; /* "client-socket", for error texts; borrowed */
 	} arg[CONF_ARGS_MAX];
@@ -115,6 +123,8 @@ void conf_where(const struct conf *c, const char *section, const char *name, cha
 void conf_apply(struct conf *now, struct conf *next, const char **changed, int *n_changed,
 		const char **restart, int *n_restart);
 int conf_keys(void);
+/* Whether there is anything to read under that name: the file, or its folder. */
+bool conf_exists(const char *file);
 void conf_help(FILE *out); /* every key, its default and its help */
 
 #endif

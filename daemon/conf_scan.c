@@ -15,6 +15,7 @@ struct scan {
 	const char *p, *end;
 	int line;
 	int dollar_line;     /* of the first "${" */
+	int append_line;     /* of the first "+=" */
 	int open, open_line; /* what begins there and has no end */
 	char word[WORD_MAX];
 };
@@ -128,6 +129,8 @@ static enum token next(struct scan *s)
 	case '+':
 		if (at(s, "+=")) {
 			s->p += 2;
+			if (!s->append_line)
+				s->append_line = s->line;
 			return T_ASSIGN;
 		}
 		break;
@@ -187,6 +190,10 @@ int conf_scan(const char *text, size_t len,
 	if (in_list || section[0]) {
 		*line = s.line;
 		return CONF_SCAN_OPEN;
+	}
+	if (s.append_line) {
+		*line = s.append_line;
+		return CONF_SCAN_APPEND;
 	}
 	return 0;
 }

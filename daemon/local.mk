@@ -24,6 +24,7 @@ kvtd_files += daemon/sd.c daemon/sd.h
 kvtd_files += daemon/start.c
 kvtd_files += daemon/status.c
 kvtd_files += daemon/conf.c daemon/conf.h daemon/conf.tbl
+kvtd_files += daemon/conf_files.c daemon/conf_files.h
 kvtd_files += daemon/conf_scan.c daemon/conf_scan.h daemon/conf_value.c daemon/conf_value.h
 kvtd_files += daemon/fault.c daemon/fault.h
 kvtd_files += daemon/kvtd.c daemon/kvtd.h

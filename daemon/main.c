@@ -36,7 +36,8 @@ static const struct {
 	int id; /* a letter, or OPT_* */
 	const char *name, *arg, *key, *value, *help;
 } options[] = {
-	{ 'c', "config", "FILE", NULL, NULL, "the config [" CONF_FILE "]" },
+	{ 'c', "config", "FILE", NULL, NULL,
+	  "the config [" CONF_FILE "], over which FILE.d/*.conf go" },
 	{ 's', "client-socket", "PATH", "client_socket", NULL, "the socket for clients" },
 	{ 'a', "admin-socket", "PATH", "admin_socket", NULL, "the socket for kvtctl" },
 	{ 'l', "listen", "ADDR:PORT", "listen", NULL, "listen for other daemons; can be repeated" },
@@ -307,12 +308,13 @@ static int check_config(struct options *o)
 	st = admin_apply(conf, &e);
 	if (st == KVT_OK)
 		st = kvtd_check_conf(conf, &e);
-	conf_free(conf);
-	if (st != KVT_OK) {
+	if (st != KVT_OK)
 		fprintf(stderr, "kvtd: %s\n", e.text);
-		return EXIT_USAGE;
-	}
-	return EXIT_SUCCESS;
+	else if (conf->n_files != 1 || strcmp(conf->files[0], o->check))
+		for (int i = 0; i < conf->n_files; i++)
+			printf("%s\n", conf->files[i]);
+	conf_free(conf);
+	return st == KVT_OK ? EXIT_SUCCESS : EXIT_USAGE;
 }
 
 int main(int argc, char **argv)
@@ -326,7 +328,7 @@ int main(int argc, char **argv)
 		return rc;
 	if (o.check)
 		return check_config(&o);
-	if (!o.file && access(CONF_FILE, F_OK) == 0)
+	if (!o.file && conf_exists(CONF_FILE))
 		o.file = CONF_FILE;
 	if (conf_load_args(o.file, &o.args, &conf, &e) != KVT_OK) {
 		fprintf(stderr, "kvtd: %s\n", e.text);
@@ -335,6 +337,7 @@ int main(int argc, char **argv)
 	log_init(o.foreground);
 	set_up_process();
 	sd_init();
+	admin_say_files(conf);
 	rc = admin_apply(conf, &e) == KVT_OK ? run_with(conf, &o) : fail(&e);
 	conf_free(conf);
 	return rc;

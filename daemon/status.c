@@ -202,6 +202,8 @@ int req_status(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt
 	s->uid = c->uid;
 	s->admin = c->admin;
 	s->config = (char *)admin_config_file(d);
+	s->config_files = d->conf->files;
+	s->n_config_files = (size_t)d->conf->n_files;
 	r->body_case = KVT__REPLY__BODY_STATUS_REPLY;
 	r->status_reply = s;
 	return KVT_OK;

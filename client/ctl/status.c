@@ -98,8 +98,8 @@ static void print_status(const struct ctl *c, const Kvt__StatusReply *s)
 		printf(", %" PRIu64 " being fenced", s->fencing);
 	printf("\n  %-11s %u fds, %s of its own memory\n", "process", s->fds,
 	       size(c, s->rss_anon_bytes, a));
-	if (*s->config)
-		printf("  %-11s %s\n", "config", s->config);
+	for (size_t i = 0; i < s->n_config_files; i++)
+		printf("  %-11s %s\n", i ? "" : "config", s->config_files[i]);
 }
 
 static json_t *parts_json(size_t n, Kvt__Part **parts)
@@ -140,6 +140,7 @@ static json_t *status_json(const Kvt__StatusReply *s)
 	NUMBER("pid", pid);
 	NUMBER("uptime_ms", uptime_ms);
 	json_object_set_new(o, "fingerprints", strings_json(s->n_fingerprints, s->fingerprints));
+	json_object_set_new(o, "config_files", strings_json(s->n_config_files, s->config_files));
 	json_object_set_new(o, "listen", strings_json(s->n_listen, s->listen));
 	json_object_set_new(o, "advertise", strings_json(s->n_advertise, s->advertise));
 	json_object_set_new(o, "transports", parts_json(s->n_transports, s->transports));

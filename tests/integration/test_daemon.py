@@ -433,6 +433,42 @@ def test_reload(kvtd):
         assert d.alive
 
 
+def test_config_folder(kvtd):
+    """FILE.d/*.conf goes over FILE: at the start, in the check, at a reload, and it is said."""
+    d = kvtd(config="limits { regions = 1 }\n", start=False)
+    more = d.folder / "kvtd.conf.d"
+    more.mkdir()
+    (more / "20.conf").write_text("limits { regions = 3 }\n")
+    (more / "10.conf").write_text("limits { regions = 2 }\n")
+    files = [str(f) for f in (d.config_file, more / "10.conf", more / "20.conf")]
+    assert run("--check-config", d.config_file) == (0, "".join(f + "\n" for f in files), "")
+    d.start()
+    assert [f for f in files if f"config: read {f}" in d.log()] == files
+    ctl = subprocess.run([BUILD / "kvtctl", "-a", d.admin_socket, "status"], capture_output=True,
+                         text=True, timeout=30)
+    assert all(f in ctl.stdout for f in files), ctl
+    with d.admin() as a, d.client() as c:
+        assert a.status()["config_files"] == files
+        for i in range(1, 4):
+            assert c.region(i, 4096).status == "OK"
+        assert c.region(4, 4096).status == "QUOTA"
+        (more / "30.conf").write_text("limits { regions = 4 }\n")
+        assert a.ask("reload").reload["changed"] == ["limits.regions"]
+        assert a.status()["config_files"] == [*files, str(more / "30.conf")]
+        assert c.region(4, 4096).status == "OK"
+        (more / "10.conf").write_text("\nlimits { rejoins = 2 }\n")
+        bad = a.ask("reload")
+        assert bad.status == "INVALID" and f"{more / '10.conf'}:2: " in bad.text, bad
+        assert run("--check-config", d.config_file)[2] == f"kvtd: {bad.text}\n"
+        (more / "10.conf").unlink()
+        (more / "10.conf").symlink_to("/nonexistent")
+        assert a.ask("reload").status == "NOT_FOUND"
+        (more / "10.conf").unlink()
+        d.config_file.unlink()
+        assert a.ask("reload").status == "OK"
+        assert a.status()["config_files"] == [files[2], str(more / "30.conf")]
+
+
 def test_sighup(kvtd):
     d = kvtd(config="limits { regions = 1 }\n")
     with d.client() as c:

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include "conf.h"
 #include "kvt.h"
@@ -293,6 +294,170 @@ START_TEST(origins)
 END_TEST
 
 /* What --help-config prints is a config file with nothing but defaults. */
+/* ------------------------------------------------------------------ the folder */
+
+static char folder[80];
+
+static void put_in_folder(const char *name, const char *text)
+{
+	char file[200];
+	FILE *f;
+
+	snprintf(file, sizeof(file), "%s/%s", folder, name);
+	f = fopen(file, "w");
+	ck_assert_ptr_nonnull(f);
+	ck_assert_int_ge(fputs(text, f), 0);
+	ck_assert_int_eq(fclose(f), 0);
+}
+
+static void setup_folder(void)
+{
+	setup();
+	snprintf(folder, sizeof(folder), "%s.d", path);
+	ck_assert_int_eq(mkdir(folder, 0700), 0);
+}
+
+static void teardown_folder(void)
+{
+	char command[120];
+
+	teardown();
+	snprintf(command, sizeof(command), "rm -rf '%s'", folder);
+	ck_assert_int_eq(system(command), 0); /* NOLINT: our own folder */
+}
+
+START_TEST(folder_goes_over_file)
+{
+	struct conf *c = NULL, *next = NULL;
+	const char *changed[CONF_KEYS_MAX], *restart[CONF_KEYS_MAX];
+	int n_changed, n_restart;
+	struct kvt_err e;
+	char where[256];
+
+	put("node = main\ncluster = main\nlisten = {\"1.1.1.1:1\", \"2.2.2.2:2\"}\n"
+	    "limits {\n grants = 5\n regions = 6 }\n");
+	put_in_folder("90-b.conf", "\nnode = b\n limits { grants = 9 }\n");
+	put_in_folder("10-a.conf", "node = a\n listen = {\"3.3.3.3:3\"}\nlog_level = debug\n");
+	put_in_folder("50.conf~", "this is of an editor\n");
+	put_in_folder(".50.conf", "so is this\n");
+	put_in_folder("README", "and this of a person\n");
+	ck_assert_msg(conf_load(path, &c, &e) == KVT_OK, "%s", e.text);
+	ck_assert_str_eq(c->node, "b");
+	ck_assert_str_eq(c->cluster, "main");
+	ck_assert_int_eq(c->listen.n, 1);
+	ck_assert_str_eq(c->listen.item[0], "3.3.3.3:3");
+	ck_assert_uint_eq(c->client_quota[QUOTA_GRANTS], 9);
+	ck_assert_uint_eq(c->client_quota[QUOTA_REGIONS], 6);
+	ck_assert_int_eq(c->log_level, LOG_DEBUG_);
+	ck_assert_int_eq(c->n_files, 3);
+	ck_assert_str_eq(c->files[0], path);
+	ck_assert_ptr_nonnull(strstr(c->files[1], "/10-a.conf"));
+	ck_assert_ptr_nonnull(strstr(c->files[2], "/90-b.conf"));
+	conf_where(c, "", "node", where, sizeof(where));
+	ck_assert_ptr_nonnull(strstr(where, ".d/90-b.conf:2"));
+	conf_where(c, "", "cluster", where, sizeof(where));
+	ck_assert_ptr_nonnull(strstr(where, path));
+	ck_assert_ptr_nonnull(strstr(where, ":2"));
+
+	/* a reload, in which a file has come and another is empty */
+	put_in_folder("90-b.conf", "");
+	put_in_folder("95.conf", "limits { grants = 10 }\n");
+	ck_assert_msg(conf_load(path, &next, &e) == KVT_OK, "%s", e.text);
+	conf_apply(c, next, changed, &n_changed, restart, &n_restart);
+	conf_free(next);
+	ck_assert_int_eq(n_changed, 1);
+	ck_assert_int_eq(n_restart, 1);
+	ck_assert_str_eq(restart[0], "node");
+	ck_assert_uint_eq(c->client_quota[QUOTA_GRANTS], 10);
+	ck_assert_int_eq(c->n_files, 4);
+	conf_where(c, "limits", "grants", where, sizeof(where));
+	ck_assert_ptr_nonnull(strstr(where, ".d/95.conf:1"));
+	conf_free(c);
+}
+END_TEST
+
+START_TEST(folder_without_file)
+{
+	struct conf *c = NULL;
+	struct kvt_err e;
+
+	ck_assert_int_eq(unlink(path), 0);
+	ck_assert(conf_exists(path));
+	ck_assert_int_eq(conf_load(path, &c, &e), KVT_OK);
+	ck_assert_int_eq(c->n_files, 0);
+	conf_free(c);
+	put_in_folder("a.conf", "node = a\n");
+	ck_assert_int_eq(conf_load(path, &c, &e), KVT_OK);
+	ck_assert_str_eq(c->node, "a");
+	ck_assert_int_eq(c->n_files, 1);
+	conf_free(c);
+	strcat(path, "x");
+	ck_assert(!conf_exists(path));
+	ck_assert_int_eq(conf_load(path, &c, &e), KVT_NOT_FOUND);
+}
+END_TEST
+
+static const struct {
+	const char *text, *error;
+} bad_drop_in[] = {
+	{ "\nnode = a\nnode = b\n", ".d/a.conf:3: node is set twice, first in line 2" },
+	{ "nodes = a\n", ".d/a.conf:1: there is no key nodes" },
+	{ "\n\nlimits { grants = many }\n", ".d/a.conf:3: limits.grants" },
+	{ "limits {\n", ".d/a.conf:2: a \"{\" is not closed" },
+	{ "listen += {a}\n", ".d/a.conf:1: \"+=\" adds nothing to what another file says" },
+};
+
+START_TEST(folder_errors)
+{
+	struct conf *c = NULL;
+	struct kvt_err e;
+
+	put("node = main\nlisten += {\"1.1.1.1:1\"}\n");
+	put_in_folder("a.conf", bad_drop_in[_i].text);
+	ck_assert_int_eq(conf_load(path, &c, &e), KVT_INVALID);
+	ck_assert_msg(strstr(e.text, bad_drop_in[_i].error) != NULL, "%s", e.text);
+}
+END_TEST
+
+/* What cannot be read is an error, whoever we are. */
+START_TEST(folder_unreadable)
+{
+	char file[200], many[32];
+	struct conf *c = NULL;
+	struct kvt_err e;
+
+	snprintf(file, sizeof(file), "%s/a.conf", folder);
+	ck_assert_int_eq(symlink("/nonexistent/a.conf", file), 0);
+	ck_assert_int_eq(conf_load(path, &c, &e), KVT_NOT_FOUND);
+	ck_assert_ptr_nonnull(strstr(e.text, ".d/a.conf: No such file"));
+	ck_assert_int_eq(unlink(file), 0);
+	ck_assert_int_eq(mkdir(file, 0700), 0);
+	ck_assert_int_eq(conf_load(path, &c, &e), KVT_INVALID);
+	ck_assert_ptr_nonnull(strstr(e.text, ".d/a.conf: not a regular file"));
+	ck_assert_int_eq(rmdir(file), 0);
+	for (int i = 0; i < CONF_FILES_MAX - 1; i++) {
+		snprintf(many, sizeof(many), "%02d.conf", i);
+		put_in_folder(many, "");
+	}
+	ck_assert_int_eq(conf_load(path, &c, &e), KVT_OK);
+	ck_assert_int_eq(c->n_files, CONF_FILES_MAX);
+	conf_free(c);
+	put_in_folder("99.conf", "");
+	ck_assert_int_eq(conf_load(path, &c, &e), KVT_INVALID);
+	ck_assert_ptr_nonnull(strstr(e.text, "64 files; 63 are possible"));
+	teardown_folder();
+	put("");
+	{
+		FILE *f = fopen(folder, "w");
+
+		ck_assert_ptr_nonnull(f);
+		fclose(f);
+	}
+	ck_assert_int_ne(conf_load(path, &c, &e), KVT_OK);
+	ck_assert_ptr_nonnull(strstr(e.text, ".d: Not a directory"));
+}
+END_TEST
+
 START_TEST(help_is_a_config)
 {
 	const char *changed[100], *restart[100];
@@ -327,6 +492,14 @@ Suite *test_suite(void)
 	tcase_add_test(t, apply);
 	tcase_add_test(t, origins);
 	tcase_add_test(t, help_is_a_config);
+	suite_add_tcase(s, t);
+	t = tcase_create("folder");
+	tcase_add_checked_fixture(t, setup_folder, teardown_folder);
+	tcase_add_test(t, folder_goes_over_file);
+	tcase_add_test(t, folder_without_file);
+	tcase_add_loop_test(t, folder_errors, 0,
+			    (int)(sizeof(bad_drop_in) / sizeof(bad_drop_in[0])));
+	tcase_add_test(t, folder_unreadable);
 	suite_add_tcase(s, t);
 	return s;
 }

@@ -47,7 +47,7 @@ static const struct column region_columns[] = {
 	C("KIND", "kind", TEXT, 0, kind, "kind of memory"),
 	C("LENGTH", "length_bytes", BYTES, 0, length, "its size"),
 	C("ACCESS", "access", TEXT, 0, access, "what the daemons may do with it"),
-	C("STATE", "state", TEXT, 0, state, "state"),
+	C("STATE", "state", TEXT, 0, state, "ready, suspended, or on the way there"),
 	C("CACHES", "caches", COUNT, 0, caches, "caches over it"),
 	C("USERS", "in_use", COUNT, 0, in_use, "grants and transfers on it"),
 	C("MAPPED", "mapped", BOOL, X, mapped, "whether the daemon has it mapped"),

@@ -279,7 +279,12 @@ static enum kvt_status fill_part(const struct side_part *p, const struct net_ops
 	return KVT_OK;
 }
 
-/* Lists with a step are written out; the others are used where they are. */
+/* Coded lists and those with a step are written out; the others are used where they are. */
+static bool written_out(const struct side_part *p)
+{
+	return p->step > 1 || p->ids.n_runs;
+}
+
 static enum kvt_status fill_lists(const struct side_part *parts, uint32_t n, struct ext_map *map,
 				  struct kvt_err *e)
 {
@@ -287,7 +292,7 @@ static enum kvt_status fill_lists(const struct side_part *parts, uint32_t n, str
 	uint32_t *words = NULL;
 
 	for (uint32_t i = 0; i < n; i++)
-		stepped += parts[i].step > 1 ? parts[i].count : 0;
+		stepped += written_out(&parts[i]) ? parts[i].count : 0;
 	if (stepped) {
 		words = kvtd_calloc(stepped, 4);
 		if (!words)
@@ -297,13 +302,13 @@ static enum kvt_status fill_lists(const struct side_part *parts, uint32_t n, str
 	for (uint32_t i = 0; i < n; i++) {
 		const struct side_part *p = &parts[i];
 
-		if (p->step == 1) {
-			map->parts[i].blocks = p->blocks + p->first;
+		if (!written_out(p)) {
+			map->parts[i].blocks = p->ids.words + p->first;
 			continue;
 		}
 		map->parts[i].blocks = words + at;
-		for (uint64_t j = 0; j < p->count; j++)
-			words[at++] = p->blocks[p->first + j * p->step];
+		block_ids_pick(&p->ids, p->first, p->step, p->count, words + at);
+		at += p->count;
 	}
 	return KVT_OK;
 }

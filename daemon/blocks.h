@@ -8,6 +8,7 @@
 #ifndef KVTD_BLOCKS_H
 #define KVTD_BLOCKS_H
 
+#include "block_ids.h"
 #include "cache.h"
 #include "net/net.h"
 
@@ -41,8 +42,8 @@ enum kvt_status blocks_check(const struct cache *k, const uint32_t *blocks, uint
 /* One part of one side of a transfer. */
 struct side_part {
 	struct cache *cache;
-	const uint32_t *blocks; /* the whole list; borrowed until the map is freed */
-	uint64_t first, step;	/* which of it: first, first + step, ...; step at least 1 */
+	struct block_ids ids; /* the whole list; borrowed until the map is freed */
+	uint64_t first, step; /* which of it: first, first + step, ...; step at least 1 */
 	uint64_t count;
 	uint32_t plane_first, plane_count;
 	struct ext_slice slice;

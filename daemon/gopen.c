@@ -69,8 +69,7 @@ static void finish(struct gopen *o)
 	struct grant *g = o->grant;
 	enum gopen_end how = o->ending;
 
-	g->lost = o->why;
-	memcpy(g->lost_tag, o->tag, sizeof(g->lost_tag));
+	grant_lost(o->d, &o->why, o->tag);
 	gopen_free(o);
 	if (g->state == GRANT_REVOKING) {
 		grant_check_fenced(g);
@@ -234,7 +233,7 @@ static bool admissible(const struct grant *g, const struct gopen *o, struct kvt_
 		return false;
 	}
 	if (g->state == GRANT_REVOKING) {
-		*e = g->end;
+		grant_why(g, e);
 		return false;
 	}
 	if (grant_has_memory(g, e) != KVT_OK)
@@ -329,7 +328,7 @@ static bool place(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 	struct grant *g = grant_by_key(d, &o->key);
 
 	/* The ttl counts while the machine sleeps, libevent's timers do not. */
-	if (g && g->state == GRANT_LIVE && now_ns() >= g->timer_ns) {
+	if (g && g->state == GRANT_LIVE && now_ns() >= g->timer.at_ns) {
 		grant_event(g, GRANT_EV_TTL);
 		g = NULL;
 	}

@@ -8,6 +8,8 @@
 #include <malloc.h>
 #include <openssl/crypto.h>
 #include <openssl/sha.h>
+#include <stdarg.h>
+#include <stdio.h>
 #include <string.h>
 
 #define ENDED_KEEP_MS(d) ((d)->conf->token_keep)
@@ -106,7 +108,7 @@ static void ended_remember(struct grant *g)
 	if (!n)
 		return; /* a later question gets "unknown" */
 	n->key = g->key;
-	n->status = g->end.status;
+	n->status = g->status;
 	n->at_ms = now_ms();
 	HASH_ADD(hh, gs->ended, key, sizeof(n->key), n);
 	if (!n->hh.tbl) {
@@ -152,8 +154,17 @@ static int is_single(void *obj)
 
 void grant_set_timer(struct grant *g, uint64_t ms)
 {
-	g->timer_ns = now_ns() + ms * 1000000;
-	event_in(g->timer, ms);
+	timer_arm(g->obj.d->grants->timers, &g->timer, now_ns() + ms * 1000000);
+}
+
+void grant_on_timer(struct timer *t)
+{
+	struct grant *g = container_of(t, struct grant, timer);
+
+	if (g->state == GRANT_HELD)
+		grant_set_end(g, KVT_EXPIRED, "%s: held for longer than max_hold, %u ms",
+			      grant_text(g), g->max_hold_ms);
+	grant_event(g, g->state == GRANT_LIVE ? GRANT_EV_TTL : GRANT_EV_MAX_HOLD);
 }
 
 static void hold(void *obj)
@@ -181,24 +192,65 @@ static void attempt_ttl(void *obj)
 	grant_post_attempt(obj);
 }
 
+void grant_lost(struct kvtd *d, const struct kvt_err *why, const char *tag)
+{
+	d->grants->lost = *why;
+	snprintf(d->grants->lost_tag, sizeof(d->grants->lost_tag), "%s", tag);
+}
+
+void grant_set_end(struct grant *g, enum kvt_status status, const char *fmt, ...)
+{
+	char text[KVT_ERR_TEXT];
+	va_list ap;
+	int n;
+
+	va_start(ap, fmt);
+	n = vsnprintf(text, sizeof(text), fmt, ap);
+	va_end(ap);
+	if (n >= (int)sizeof(text))
+		n = sizeof(text) - 1;
+	free(g->why);
+	g->status = status;
+	g->why = n > 0 ? kvtd_calloc(1, (size_t)n + 1) : NULL;
+	if (g->why)
+		memcpy(g->why, text, (size_t)n);
+}
+
+void grant_why(const struct grant *g, struct kvt_err *out)
+{
+	out->status = g->status;
+	snprintf(out->text, sizeof(out->text), "%s",
+		 g->why	     ? g->why
+		 : g->status ? kvt_status_text(g->status)
+			     : "");
+}
+
+void grant_drop_parts(struct grant *g)
+{
+	for (uint32_t i = 0; i < g->n_parts; i++) {
+		cache_put(g->parts[i].cache);
+		quota_put(g->client, QUOTA_LIST_BYTES, 4 * block_ids_kept(&g->parts[i].ids));
+	}
+	g->n_parts = 0;
+	free(g->parts);
+	g->parts = NULL;
+}
+
 /* Terminal: it is found no more, its memory is free, its client is told. */
 static void end(struct grant *g)
 {
 	struct kvtd *d = g->obj.d;
 
-	if (g->end.status == KVT_OK)
+	if (g->status == KVT_OK)
 		d->counts.grants_done++;
 	else
 		d->counts.grants_failed++;
 	HASH_DELETE(hh_key, d->grants->by_key, g);
 	ended_remember(g);
-	for (uint32_t i = 0; i < g->n_parts; i++)
-		cache_put(g->parts[i].cache);
-	g->n_parts = 0;
-	block_lists_free(&g->lists);
-	evtimer_del(g->timer);
-	log_debug("%s: ended, %s%s%s", grant_text(g), kvt_status_name(g->end.status),
-		  *g->end.text ? ": " : "", g->end.text);
+	grant_drop_parts(g);
+	timer_disarm(d->grants->timers, &g->timer);
+	log_debug("%s: ended, %s%s%s", grant_text(g), kvt_status_name(g->status),
+		  g->why ? ": " : "", g->why ? g->why : "");
 	region_users_gone(g->client);
 	grant_post_end(g);
 }
@@ -207,10 +259,11 @@ static void end_done(void *obj)
 {
 	struct grant *g = obj;
 
-	g->end.status = KVT_OK;
 	if (g->failed)
-		snprintf(g->end.text, sizeof(g->end.text), "%u of %u reader%s failed", g->failed,
-			 g->readers, KVT_S(g->readers));
+		grant_set_end(g, KVT_OK, "%u of %u reader%s failed", g->failed, g->readers,
+			      KVT_S(g->readers));
+	else
+		g->status = KVT_OK;
 	end(g);
 }
 
@@ -224,7 +277,7 @@ static void end_lost(void *obj)
 {
 	struct grant *g = obj;
 
-	g->end = g->lost;
+	grant_set_end(g, g->obj.d->grants->lost.status, "%s", g->obj.d->grants->lost.text);
 	end(g);
 }
 
@@ -232,8 +285,8 @@ static void end_expired(void *obj)
 {
 	struct grant *g = obj;
 
-	kvt_fail(&g->end, KVT_EXPIRED, "%s: nobody opened it within %" PRIu64 " ms", grant_text(g),
-		 g->ttl_ms);
+	grant_set_end(g, KVT_EXPIRED, "%s: nobody opened it within %u ms", grant_text(g),
+		      g->ttl_ms);
 	end(g);
 }
 
@@ -262,12 +315,14 @@ static void revoke(void *obj)
 {
 	struct grant *g = obj;
 	struct gopen *o, *next;
+	struct kvt_err why;
 
+	grant_why(g, &why);
 	g->obj.d->counts.fencing++;
-	evtimer_del(g->timer);
+	timer_disarm(g->obj.d->grants->timers, &g->timer);
 	for (o = TAILQ_FIRST(&g->opens); o; o = next) {
 		next = TAILQ_NEXT(o, link);
-		gopen_revoke(o, &g->end);
+		gopen_revoke(o, &why);
 	}
 	grant_check_fenced(g);
 }
@@ -335,7 +390,7 @@ void grant_revoke(struct grant *g, enum kvt_status status, const char *why)
 	enum grant_event ev = status == KVT_CLIENT_DIED ? GRANT_EV_OWNER : GRANT_EV_REVOKE;
 
 	if (g->state == GRANT_LIVE || g->state == GRANT_HELD)
-		kvt_fail(&g->end, status, "%s: %s", grant_text(g), why);
+		grant_set_end(g, status, "%s: %s", grant_text(g), why);
 	grant_event(g, ev);
 }
 
@@ -458,12 +513,12 @@ void grant_free(struct grant *g)
 	HASH_DEL(c->grants, g);
 	obj_del(&g->obj);
 	loop_undefer(d, &g->fenced);
-	event_free(g->timer);
+	timers_unreserve(d->grants->timers);
 	quota_put(c, QUOTA_GRANTS, 1);
 	if (g->note_len)
 		quota_put(c, QUOTA_LIST_BYTES, g->note_len);
 	free(g->note);
-	free(g->parts);
+	free(g->why);
 	OPENSSL_cleanse(g->secret, sizeof(g->secret));
 	loop_bury(d, g, free);
 	client_object_gone(c);
@@ -478,7 +533,9 @@ enum kvt_status grants_init(struct kvtd *d, struct kvt_err *e)
 	TAILQ_INIT(&d->grants->parked);
 	TAILQ_INIT(&d->grants->ended_order);
 	d->grants->purge = evtimer_new(d->base, on_purge, d);
-	return d->grants->purge ? KVT_OK : kvt_fail_nomem(e, "table of grants");
+	d->grants->timers = timers_new(d->base, grant_on_timer);
+	return d->grants->purge && d->grants->timers ? KVT_OK
+						     : kvt_fail_nomem(e, "table of grants");
 }
 
 void grants_done(struct kvtd *d)
@@ -493,6 +550,7 @@ void grants_done(struct kvtd *d)
 		ended_drop(d->grants, TAILQ_FIRST(&d->grants->ended_order));
 	if (d->grants->purge)
 		event_free(d->grants->purge);
+	timers_free(d->grants->timers);
 	free(d->grants);
 	d->grants = NULL;
 }

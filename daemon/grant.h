@@ -11,6 +11,7 @@
 #define KVTD_GRANT_H
 
 #include <uthash.h>
+#include "block_ids.h"
 #include "cache.h"
 #include "peer.h"
 
@@ -31,8 +32,7 @@ enum grant_event {
 
 struct grant_part {
 	struct cache *cache;
-	uint32_t *blocks;
-	uint64_t n_blocks;
+	struct block_ids ids;
 };
 
 #define GRANT_HASH_BYTES 16

@@ -42,8 +42,8 @@ static void fill_end(struct client_event *ce, Kvt__Event *ev, struct kvt_arena *
 		return;
 	kvt__grant_ended__init(m);
 	m->grant = g->handle;
-	m->status = g->end.status;
-	m->text = g->end.text;
+	m->status = g->status;
+	m->text = g->why ? g->why : g->status ? (char *)kvt_status_text(g->status) : (char *)"";
 	m->finals = g->finals;
 	m->failed = g->failed;
 	m->bytes = g->moved;
@@ -143,7 +143,7 @@ static void fill_news(struct client_event *ce, Kvt__Event *ev, struct kvt_arena 
 		fill_attempt(n, ev, a);
 }
 
-static uint32_t *waiting(struct grant *g, enum news_kind kind)
+static uint16_t *waiting(struct grant *g, enum news_kind kind)
 {
 	return kind == NEWS_NOTE       ? &g->n_notes
 	       : kind == NEWS_PROGRESS ? &g->n_progress
@@ -201,10 +201,10 @@ void grant_post_attempt(struct grant *g)
 		g->missed++;
 		return;
 	}
-	*n->err = g->lost;
+	*n->err = g->obj.d->grants->lost;
 	n->missed = g->missed;
 	g->missed = 0;
-	memcpy(n->tag, g->lost_tag, sizeof(n->tag));
+	memcpy(n->tag, g->obj.d->grants->lost_tag, sizeof(n->tag));
 	g->n_attempts++;
 	client_event_post(g->client, &n->event);
 }
@@ -247,7 +247,8 @@ enum kvt_status grant_news_reserve(struct grant *g, struct service *s,
 				   const Kvt__Peer__XferStart *m, struct kvt_err *e)
 {
 	bool progress = g->progress && s->op == KVT__OP__OP_PUSH && !s->final;
-	uint32_t max = progress ? GRANT_PROGRESS_MAX : GRANT_NOTES_MAX, parts, *n;
+	uint32_t max = progress ? GRANT_PROGRESS_MAX : GRANT_NOTES_MAX, parts;
+	uint16_t *n;
 	uint64_t charge = s->note_len;
 
 	if (s->news || !(progress || s->note_len))

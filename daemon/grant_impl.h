@@ -10,6 +10,7 @@
 #include "grant.h"
 #include "kvtd.h"
 #include "sm.h"
+#include "timers.h"
 
 struct grant_news;
 
@@ -19,6 +20,7 @@ struct grant_news;
 #define PARKED_MAX	   65536 /* opens of all peers that wait for their grant */
 #define ENDED_MAX	   16384 /* ended grants that are remembered */
 
+/* There may be 100,000 of them: under 512 bytes with all that belongs to it but long lists. */
 struct grant {
 	struct obj obj;
 	UT_hash_handle hh;     /* in client->grants, by handle */
@@ -28,29 +30,32 @@ struct grant {
 	struct grant_key key;
 	uint8_t secret[KVT_SECRET_BYTES];
 	enum grant_state state;
-	bool writes; /* a write grant */
+	enum kvt_status status; /* how it ends, or ended: see grant_why() */
+	bool writes;		/* a write grant */
 	bool keep;
 	bool progress; /* each push that is not final is told */
-	struct grant_part *parts;
-	uint32_t n_parts;
-	struct block_lists lists;
-	uint64_t blocks, bytes; /* that it covers */
-	uint32_t readers, finals, failed, n_opens, n_notes, n_attempts, n_progress;
-	uint64_t attempts, missed;
-	uint64_t moved; /* bytes of committed transfers */
-	uint64_t ttl_ms, max_hold_ms;
-	uint64_t made_ns, timer_ns;
-	struct event *timer; /* ttl in LIVE, max_hold in HELD */
+	uint8_t n_parts;
+	uint8_t readers, finals, failed, n_opens;
+	uint16_t n_notes, n_attempts, n_progress; /* that the owner has not taken yet */
+	uint16_t note_len;
+	uint32_t attempts, missed;
+	uint32_t ttl_ms, max_hold_ms;
+	char *why;		  /* the text of its end, or NULL: the status says it all */
+	struct grant_part *parts; /* and behind them, in the same piece, their lists */
+	uint64_t blocks, bytes;	  /* that it covers */
+	uint64_t moved;		  /* bytes of committed transfers */
+	uint64_t made_ns;
+	struct timer timer; /* ttl in LIVE, max_hold in HELD */
 	struct gopen_list opens;
-	struct kvt_err end;  /* how it ends, or ended */
-	struct kvt_err lost; /* of the open that is just ending, for the actions */
-	char lost_tag[KVT_TAG_MAX + 1];
 	struct loop_call fenced;
 	struct client_event ended_event;
 	uint8_t *note; /* for openers */
-	size_t note_len;
-	char tag[KVT_TAG_MAX + 1];
+	char tag[];    /* up to KVT_TAG_MAX */
 };
+_Static_assert(KVT_READERS_MAX < UINT8_MAX && KVT_PARTS_MAX < UINT8_MAX &&
+		       GRANT_NOTES_MAX < UINT16_MAX && GRANT_ATTEMPTS_MAX < UINT16_MAX &&
+		       GRANT_PROGRESS_MAX < UINT16_MAX && KVT_NOTE_MAX <= UINT16_MAX,
+	       "there is room to count them");
 
 enum gopen_end { OPEN_STAYS, OPEN_FINAL, OPEN_LOST, OPEN_IDLE };
 
@@ -147,6 +152,10 @@ struct grants {
 	struct ended_list ended_order;
 	uint32_t n_ended;
 	struct event *purge; /* when the oldest end is forgotten; not pending without one */
+	struct timers *timers;
+	/* the open, or the attempt, that is just ending: for the actions of that one event */
+	struct kvt_err lost;
+	char lost_tag[KVT_TAG_MAX + 1];
 };
 
 /* grant.c */
@@ -157,6 +166,15 @@ void grant_key_make(uint64_t client_id, const uint8_t *secret, struct grant_key 
 const struct ended *grant_ended(struct kvtd *d, const struct grant_key *key); /* or NULL */
 void grant_free(struct grant *g);
 void grant_set_timer(struct grant *g, uint64_t ms);
+void grant_on_timer(struct timer *t);
+/* What has been lost, for the actions of the event that is raised next. */
+void grant_lost(struct kvtd *d, const struct kvt_err *why, const char *tag);
+/* How it ends: decided; out of memory costs the text alone. */
+void grant_set_end(struct grant *g, enum kvt_status status, const char *fmt, ...)
+	__attribute__((format(printf, 3, 4)));
+void grant_why(const struct grant *g, struct kvt_err *out);
+/* Lets go of caches and lists. */
+void grant_drop_parts(struct grant *g);
 /* Opens of a revoked grant: if none has a service left, FENCED is raised (deferred). */
 void grant_check_fenced(struct grant *g);
 void grant_revoke(struct grant *g, enum kvt_status status, const char *why);

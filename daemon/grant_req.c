@@ -4,7 +4,6 @@
  */
 #include "grant_impl.h"
 
-#include <event2/event.h>
 #include <inttypes.h>
 #include <string.h>
 #include <sys/random.h>
@@ -37,9 +36,9 @@ static ProtobufCMessage *grant_row(struct obj *o, struct kvt_arena *a)
 	r->finals = g->finals;
 	r->failed = g->failed;
 	r->age_ms = (now - g->made_ns) / 1000000;
-	if (g->state <= GRANT_HELD && g->timer_ns > now)
-		r->left_ms = (g->timer_ns - now) / 1000000;
-	r->status = g->state >= GRANT_REVOKING ? (char *)kvt_status_name(g->end.status) : "";
+	if (g->state <= GRANT_HELD && g->timer.at_ns > now)
+		r->left_ms = (g->timer.at_ns - now) / 1000000;
+	r->status = g->state >= GRANT_REVOKING ? (char *)kvt_status_name(g->status) : "";
 	r->tag = g->tag;
 	r->attempts = g->attempts;
 	return &r->base;
@@ -108,57 +107,85 @@ static enum kvt_status check_access(const struct cache *k, bool writes, struct k
 	return KVT_OK;
 }
 
+/* One part's cache and list; ids: its words, as the request has them. */
+static enum kvt_status take_part(struct grant *g, struct grant_part *p, uint64_t cache,
+				 const char *what, struct kvt_err *e)
+{
+	struct cache *k = cache_find(g->client, cache);
+	struct side_part all;
+	uint64_t pieces = 0;
+
+	if (!k)
+		return kvt_fail(e, KVT_NOT_FOUND, "%s: no cache %" PRIu64, what, cache);
+	all = (struct side_part){
+		.cache = k, .step = 1, .count = p->ids.n, .plane_count = k->n_planes
+	};
+	if (side_check(&all, p->ids.n, g->writes, what, e) ||
+	    blocks_check(k, p->ids.words, p->ids.n, g->writes, what, e) ||
+	    side_count(&all, what, &g->bytes, &pieces, e) || check_access(k, g->writes, e) ||
+	    cache_get(k, e))
+		return e->status;
+	p->cache = k;
+	g->blocks += p->ids.n;
+	return KVT_OK;
+}
+
+/* The parts, as the grant keeps them: lists coded, in one piece with what names them. */
+static enum kvt_status keep_parts(struct grant *g, const struct grant_part *parts, uint32_t n,
+				  uint64_t *bytes, struct kvt_err *e)
+{
+	uint64_t words = 0;
+	uint32_t *at;
+
+	for (uint32_t i = 0; i < n; i++)
+		words += block_ids_words(&parts[i].ids);
+	g->parts = kvtd_calloc(1, n * sizeof(*g->parts) + 4 * words);
+	if (!g->parts)
+		return kvt_fail_nomem(e, "grant");
+	at = (uint32_t *)(g->parts + n);
+	for (uint32_t i = 0; i < n; i++) {
+		g->parts[i].cache = parts[i].cache;
+		g->parts[i].ids = block_ids_code(&parts[i].ids, at);
+		at += block_ids_words(&parts[i].ids);
+	}
+	g->n_parts = (uint8_t)n;
+	*bytes = 4 * words;
+	return KVT_OK;
+}
+
 static enum kvt_status take_parts(struct grant *g, const Kvt__GrantCreate *m, struct kvt_fds *fds,
 				  struct kvt_err *e)
 {
+	struct grant_part parts[KVT_PARTS_MAX];
 	struct list_ref refs[KVT_PARTS_MAX];
+	struct block_lists lists;
+	enum kvt_status st = KVT_OK;
+	uint64_t kept = 0;
+	uint32_t n = 0;
 	char what[32];
 
 	for (size_t i = 0; i < m->n_parts; i++)
 		refs[i] = (struct list_ref){ m->parts[i]->blocks, m->parts[i]->n_blocks,
 					     m->parts[i]->list_blocks };
-	if (block_lists_read(&g->lists, g->client, refs, m->n_parts, fds, e))
+	if (block_lists_read(&lists, g->client, refs, m->n_parts, fds, e))
 		return e->status;
-	g->parts = kvtd_calloc(m->n_parts, sizeof(*g->parts));
-	if (!g->parts)
-		return kvt_fail_nomem(e, "grant");
-	for (size_t i = 0; i < m->n_parts; i++) {
-		struct grant_part *p = &g->parts[i];
-		struct cache *k = cache_find(g->client, m->parts[i]->cache);
-		struct side_part all;
-		uint64_t pieces = 0;
+	for (size_t i = 0; i < m->n_parts && !st; i++) {
+		uint64_t ids = refs[i].n_inline + refs[i].n_listed;
 
 		snprintf(what, sizeof(what), "part %zu", i);
-		if (!k)
-			return kvt_fail(e, KVT_NOT_FOUND, "%s: no cache %" PRIu64, what,
-					m->parts[i]->cache);
-		p->n_blocks = refs[i].n_inline + refs[i].n_listed;
-		p->blocks = block_lists_next(&g->lists, p->n_blocks);
-		all = (struct side_part){
-			.cache = k, .step = 1, .count = p->n_blocks, .plane_count = k->n_planes
-		};
-		if (side_check(&all, p->n_blocks, g->writes, what, e) ||
-		    blocks_check(k, p->blocks, p->n_blocks, g->writes, what, e) ||
-		    side_count(&all, what, &g->bytes, &pieces, e) ||
-		    check_access(k, g->writes, e) || cache_get(k, e))
-			return e->status;
-		p->cache = k;
-		g->n_parts++;
-		g->blocks += p->n_blocks;
+		parts[i].ids =
+			(struct block_ids){ .n = ids, .words = block_lists_next(&lists, ids) };
+		st = take_part(g, &parts[i], m->parts[i]->cache, what, e);
+		n += !st;
 	}
-	return KVT_OK;
-}
-
-static void on_timer(evutil_socket_t fd, short what, void *arg)
-{
-	struct grant *g = arg;
-
-	(void)fd;
-	(void)what;
-	if (g->state == GRANT_HELD)
-		kvt_fail(&g->end, KVT_EXPIRED, "%s: held for longer than max_hold, %" PRIu64 " ms",
-			 grant_text(g), g->max_hold_ms);
-	grant_event(g, g->state == GRANT_LIVE ? GRANT_EV_TTL : GRANT_EV_MAX_HOLD);
+	if (!st)
+		st = keep_parts(g, parts, n, &kept, e);
+	for (uint32_t i = 0; st && i < n; i++)
+		cache_put(parts[i].cache);
+	/* what is kept is never more than what was read: it stays charged */
+	lists.charged -= kept;
+	block_lists_free(&lists);
+	return st;
 }
 
 static enum kvt_status take_secret(struct grant *g, const Kvt__GrantCreate *m, struct kvt_err *e)
@@ -179,7 +206,7 @@ static enum kvt_status take_note(struct grant *g, const Kvt__GrantCreate *m, str
 		return KVT_OK;
 	if (quota_take(g->client, QUOTA_LIST_BYTES, m->note.len, e))
 		return e->status;
-	g->note_len = m->note.len;
+	g->note_len = (uint16_t)m->note.len;
 	g->note = kvtd_calloc(1, m->note.len);
 	if (!g->note)
 		return kvt_fail_nomem(e, "note");
@@ -190,16 +217,12 @@ static enum kvt_status take_note(struct grant *g, const Kvt__GrantCreate *m, str
 /* A grant that did not come to be. */
 static void discard(struct grant *g)
 {
-	for (uint32_t i = 0; i < g->n_parts; i++)
-		cache_put(g->parts[i].cache);
-	block_lists_free(&g->lists);
+	grant_drop_parts(g);
 	if (g->note_len)
 		quota_put(g->client, QUOTA_LIST_BYTES, g->note_len);
 	quota_put(g->client, QUOTA_GRANTS, 1);
-	if (g->timer)
-		event_free(g->timer);
+	timers_unreserve(g->obj.d->grants->timers);
 	free(g->note);
-	free(g->parts);
 	free(g);
 }
 
@@ -207,12 +230,14 @@ static struct grant *make(struct client *c, const Kvt__GrantCreate *m, struct kv
 			  struct kvt_err *e)
 {
 	struct conf *conf = c->d->conf;
+	size_t tag_len = strlen(m->tag);
 	struct grant *g;
 
 	if (quota_take(c, QUOTA_GRANTS, 1, e))
 		return NULL;
-	g = kvtd_calloc(1, sizeof(*g));
-	if (!g) {
+	g = kvtd_calloc(1, offsetof(struct grant, tag) + tag_len + 1);
+	if (!g || timers_reserve(c->d->grants->timers) < 0) {
+		free(g);
 		quota_put(c, QUOTA_GRANTS, 1);
 		kvt_fail_nomem(e, "grant");
 		return NULL;
@@ -223,18 +248,16 @@ static struct grant *make(struct client *c, const Kvt__GrantCreate *m, struct kv
 	g->writes = m->access == KVT__ACCESS__ACCESS_WRITE;
 	g->keep = m->keep;
 	g->progress = m->progress;
-	g->readers = m->readers ? m->readers : 1;
-	g->ttl_ms = m->ttl_ms ? m->ttl_ms : conf->ttl_default;
-	g->max_hold_ms = m->max_hold_ms ? m->max_hold_ms : conf->max_hold_default;
+	g->readers = (uint8_t)(m->readers ? m->readers : 1);
+	g->ttl_ms = (uint32_t)(m->ttl_ms ? m->ttl_ms : conf->ttl_default);
+	g->max_hold_ms = (uint32_t)(m->max_hold_ms ? m->max_hold_ms : conf->max_hold_default);
 	g->made_ns = now_ns();
 	TAILQ_INIT(&g->opens);
-	snprintf(g->tag, sizeof(g->tag), "%s", m->tag);
+	memcpy(g->tag, m->tag, tag_len);
 	if (take_secret(g, m, e) || take_note(g, m, e) || take_parts(g, m, fds, e))
 		goto fail;
-	g->timer = evtimer_new(c->d->base, on_timer, g);
-	if (g->timer)
-		HASH_ADD(hh, c->grants, handle, sizeof(g->handle), g);
-	if (!g->timer || !g->hh.tbl) {
+	HASH_ADD(hh, c->grants, handle, sizeof(g->handle), g);
+	if (!g->hh.tbl) {
 		kvt_fail_nomem(e, "grant");
 		goto fail;
 	}
@@ -310,13 +333,13 @@ int req_grant_extend(struct client *c, const Kvt__Request *q, struct kvt_fds *fd
 	if (!g)
 		return e->status;
 	if (g->state >= GRANT_REVOKING)
-		return kvt_fail(e, g->end.status ? g->end.status : KVT_NOT_FOUND, "%s has ended",
+		return kvt_fail(e, g->status ? g->status : KVT_NOT_FOUND, "%s has ended",
 				grant_text(g));
 	if (m->ttl_ms > c->d->conf->max_hold_max)
 		return kvt_fail(e, KVT_INVALID, "ttl of %" PRIu64 " ms: at most %" PRIu64,
 				m->ttl_ms, c->d->conf->max_hold_max);
 	if (m->ttl_ms)
-		g->ttl_ms = m->ttl_ms;
+		g->ttl_ms = (uint32_t)m->ttl_ms;
 	if (g->state == GRANT_LIVE)
 		grant_set_timer(g, g->ttl_ms);
 	return KVT_OK;

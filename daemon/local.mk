@@ -3,6 +3,7 @@
 kvtd_files =
 kvtd_files += daemon/addr.c daemon/addr.h
 kvtd_files += daemon/alloc.h daemon/sm.c daemon/sm.h daemon/blocks.c daemon/blocks.h
+kvtd_files += daemon/block_ids.c daemon/block_ids.h
 kvtd_files += daemon/grant.c daemon/grant.h daemon/grant.tbl daemon/grant_impl.h
 kvtd_files += daemon/grant_event.c daemon/grant_req.c daemon/gopen.c
 kvtd_files += daemon/service.c daemon/service.tbl
@@ -56,6 +57,7 @@ kvtd_files += daemon/quota.c daemon/quota.h
 kvtd_files += daemon/tls.c daemon/tls.h daemon/trust.c daemon/trust.h daemon/trust_impl.h
 kvtd_files += daemon/trust_cert.c daemon/trust_key.c daemon/trust_pem.c daemon/trust_pem.h
 kvtd_files += daemon/trust_why.c
+kvtd_files += daemon/timers.c daemon/timers.h
 kvtd_files += daemon/worker.c daemon/worker.h
 
 kvtd_libs = libkvtkeyfile.la libkvtcommon.la libkvtproto.la libkvtpeerproto.la \

@@ -219,8 +219,7 @@ static void tell_attempt(const struct service *s)
 	if (s->end.status == KVT_OK || s->end.status == KVT_TRANSPORT || !o->claimed || o->ending ||
 	    g->state != GRANT_HELD)
 		return;
-	g->lost = s->end;
-	memcpy(g->lost_tag, s->tag, sizeof(g->lost_tag));
+	grant_lost(s->d, &s->end, s->tag);
 	grant_post_attempt(g);
 }
 

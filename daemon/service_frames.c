@@ -182,7 +182,8 @@ bool service_on_start(struct peer *p, const Kvt__Peer__XferStart *m, struct kvt_
 		return true;
 	}
 	if (o->grant && o->grant->state == GRANT_REVOKING) {
-		service_send_end(p, m->xfer, &o->grant->end);
+		grant_why(o->grant, &why);
+		service_send_end(p, m->xfer, &why);
 		return true;
 	}
 	s = make(o, m);

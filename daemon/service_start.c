@@ -98,7 +98,7 @@ static enum kvt_status take_parts(struct service *s, const Kvt__Peer__XferStart 
 			return e->status;
 		*p = (struct side_part){
 			.cache = g->parts[w->grant_part].cache,
-			.blocks = g->parts[w->grant_part].blocks,
+			.ids = g->parts[w->grant_part].ids,
 			.first = w->first,
 			.step = w->step ? w->step : 1,
 			.count = w->count,
@@ -106,8 +106,8 @@ static enum kvt_status take_parts(struct service *s, const Kvt__Peer__XferStart 
 			.plane_count = w->plane_count,
 			.slice = { w->slice_off, w->slice_len, w->slice_stride, w->slice_count },
 		};
-		if (side_check(p, g->parts[w->grant_part].n_blocks, push, what, e) ||
-		    check_geometry(w, p, what, e) || side_count(p, what, &s->bytes, &s->pieces, e))
+		if (side_check(p, p->ids.n, push, what, e) || check_geometry(w, p, what, e) ||
+		    side_count(p, what, &s->bytes, &s->pieces, e))
 			return e->status;
 	}
 	if (s->bytes != m->bytes)

@@ -94,7 +94,7 @@ static enum kvt_status take_part(struct transfer *t, const Kvt__TransferPart *m,
 				m->plane_first, k->handle, k->n_planes, KVT_S(k->n_planes));
 	p->near = (struct side_part){
 		.cache = k,
-		.blocks = block_lists_next(&t->lists, n),
+		.ids = { .n = n, .words = block_lists_next(&t->lists, n) },
 		.step = 1,
 		.count = n,
 		.plane_first = m->plane_first,
@@ -107,7 +107,7 @@ static enum kvt_status take_part(struct transfer *t, const Kvt__TransferPart *m,
 	if (m->slice)
 		take_slice(p, m->slice, pull);
 	if (side_check(&p->near, n, pull, what, e) ||
-	    blocks_check(k, p->near.blocks, n, pull, what, e) ||
+	    blocks_check(k, p->near.ids.words, n, pull, what, e) ||
 	    side_count(&p->near, what, &t->bytes, &t->pieces, e) || check_local(k, e) ||
 	    cache_get(k, e))
 		return e->status;

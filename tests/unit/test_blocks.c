@@ -226,14 +226,14 @@ START_TEST(maps)
 	const uint32_t list[] = { 9, 0, 8, 1, 7, 2 };
 	struct side_part p[] = {
 		{ .cache = &cache,
-		  .blocks = list,
+		  .ids = { .n = 6, .words = list },
 		  .first = 1,
 		  .step = 2,
 		  .count = 3,
 		  .plane_first = 1,
 		  .plane_count = 1 },
 		{ .cache = &cache,
-		  .blocks = list,
+		  .ids = { .n = 6, .words = list },
 		  .first = 2,
 		  .step = 1,
 		  .count = 2,
@@ -261,6 +261,60 @@ START_TEST(maps)
 }
 END_TEST
 
+static const struct {
+	uint32_t n, ids[12], words, runs;
+} codes[] = {
+	{ 1, { 7 }, 1, 0 },
+	{ 2, { 7, 8 }, 2, 0 }, /* a run is two words */
+	{ 3, { 7, 8, 9 }, 2, 1 },
+	{ 3, { 9, 8, 7 }, 3, 0 },
+	{ 5, { 0, 1, 2, 4, 5 }, 4, 2 },
+	{ 6, { 0, 1, 5, 6, 3, 4 }, 6, 0 },
+	{ 9, { 4, 5, 6, 6, 7, 8, 0, 1, 2 }, 6, 3 },
+	{ 12, { 5, 0, 1, 2, 3, 4, 4, 3, 10, 11, 12, 13 }, 10, 5 },
+};
+
+START_TEST(coded)
+{
+	struct block_ids plain = { .n = codes[_i].n, .words = codes[_i].ids }, got;
+	uint32_t words[12], out[12];
+
+	ck_assert_uint_eq(block_ids_words(&plain), codes[_i].words);
+	got = block_ids_code(&plain, words);
+	ck_assert_uint_eq(got.n, plain.n);
+	ck_assert_uint_eq(got.n_runs, codes[_i].runs);
+	for (uint64_t first = 0; first < plain.n; first++) {
+		for (uint64_t step = 1; step <= plain.n; step++) {
+			uint64_t count = (plain.n - first + step - 1) / step;
+
+			block_ids_pick(&got, first, step, count, out);
+			for (uint64_t i = 0; i < count; i++)
+				ck_assert_uint_eq(out[i], plain.words[first + i * step]);
+		}
+	}
+}
+END_TEST
+
+/* The same map, whether its list is coded or not. */
+START_TEST(maps_of_coded)
+{
+	const uint32_t list[] = { 3, 4, 5, 6, 1, 2 };
+	struct block_ids plain = { .n = 6, .words = list };
+	struct side_part p = {
+		.cache = &cache, .first = 1, .step = 1, .count = 5, .plane_count = 1
+	};
+	struct net_ops net = { .region_base = base_at };
+	struct side_map m;
+	uint32_t words[6];
+
+	p.ids = block_ids_code(&plain, words);
+	ck_assert_uint_eq(p.ids.n_runs, 2);
+	ck_assert_int_eq(side_map_make(&p, 1, &net, &m, &e), KVT_OK);
+	ck_assert_int_eq(memcmp(m.map->parts[0].blocks, list + 1, 5 * sizeof(list[0])), 0);
+	side_map_free(&m);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
 	Suite *s = suite_create("blocks");
@@ -275,6 +329,8 @@ Suite *test_suite(void)
 	tcase_add_loop_test(tc, ranges, 0, sizeof(sides) / sizeof(sides[0]));
 	tcase_add_test(tc, sums);
 	tcase_add_test(tc, maps);
+	tcase_add_loop_test(tc, coded, 0, sizeof(codes) / sizeof(codes[0]));
+	tcase_add_test(tc, maps_of_coded);
 	suite_add_tcase(s, tc);
 	return s;
 }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "kvtd.h"
+#include "timers.h"
 #include "worker.h"
 
 static struct kvtd d;
@@ -259,6 +260,65 @@ START_TEST(workers_end_with_their_queue)
 }
 END_TEST
 
+#define TIMERS 1000
+
+static struct many {
+	struct timer timer;
+	uint64_t due;
+	bool came;
+} many[TIMERS];
+static int came, wanted;
+static uint64_t last_due;
+
+static void on_due(struct timer *t)
+{
+	struct many *m = container_of(t, struct many, timer);
+
+	ck_assert_uint_ge(now_ns(), m->due);
+	ck_assert_uint_eq(m->timer.at_ns, m->due);
+	ck_assert_uint_ge(m->due, last_due);
+	ck_assert(!m->came);
+	last_due = m->due;
+	m->came = true;
+	if (++came == wanted)
+		event_base_loopbreak(d.base);
+}
+
+/* Armed, armed anew and disarmed in any order: those that are left come in theirs, never early. */
+START_TEST(timers)
+{
+	struct timers *ts = timers_new(d.base, on_due);
+	uint64_t start = now_ns();
+
+	ck_assert_ptr_nonnull(ts);
+	srandom(7);
+	for (int i = 0; i < TIMERS; i++)
+		ck_assert_int_eq(timers_reserve(ts), 0);
+	for (int i = 0; i < 5 * TIMERS; i++) {
+		struct many *m = &many[random() % TIMERS];
+
+		if (random() % 4 == 0) {
+			timer_disarm(ts, &m->timer);
+			m->due = 0;
+			continue;
+		}
+		/* some are due at once, some at the same time */
+		m->due = start + (uint64_t)(random() % 40) * 2000000;
+		timer_arm(ts, &m->timer, m->due);
+	}
+	for (int i = 0; i < TIMERS; i++)
+		wanted += many[i].due > 0;
+	event_base_dispatch(d.base);
+	ck_assert_int_eq(came, wanted);
+	for (int i = 0; i < TIMERS; i++) {
+		ck_assert(many[i].came == (many[i].due > 0));
+		ck_assert_uint_eq(many[i].timer.place, 0);
+		timers_unreserve(ts);
+	}
+	timers_free(ts);
+}
+END_TEST
+
 Suite *test_suite(void)
 {
 	Suite *s = suite_create("loop");
@@ -270,6 +330,7 @@ Suite *test_suite(void)
 	tcase_add_test(t, deferred);
 	tcase_add_test(t, deferred_for_ever);
 	tcase_add_test(t, graveyard);
+	tcase_add_test(t, timers);
 	tcase_add_test(t, workers);
 	tcase_add_test(t, workers_end_with_their_queue);
 	suite_add_tcase(s, t);

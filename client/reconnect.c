@@ -224,7 +224,9 @@ static void try_connect(struct kvt *k)
 	k->timer_at = patience(k);
 	kvt_watch(k, sock, EPOLLIN);
 	kvt_kick(k);
-	if (send_hello(k, &err) != KVT_OK) {
+	if (send_hello(k, &err) == KVT_SHUTDOWN)
+		return; /* turned away at the door: why is still to be read */
+	if (err.status != KVT_OK) {
 		kvt_conn_lost(k, err.status, err.text, false);
 		attempt_failed(k, false);
 	}

@@ -18,13 +18,14 @@
 #include "client_conn.h"
 #include "grant.h"
 #include "kvtd.h"
+#include "rlimits.h"
 #include "region.h"
 #include "transfer.h"
 #include "units.h"
 
 #define ARENA_CAP (4 << 20)
 #define SNDBUF	  (1 << 20)
-#define LINGER_S  2
+#define LINGER_MS 2000
 
 static struct log_limit limit_come, limit_go, limit_refused;
 
@@ -153,8 +154,8 @@ static void client_free(void *p)
 		event_free(k->write_ev);
 	if (k->pid_ev)
 		event_free(k->pid_ev);
-	if (k->linger_ev)
-		event_free(k->linger_ev);
+	if (k->timer)
+		event_free(k->timer);
 	if (k->pidfd >= 0)
 		close(k->pidfd);
 	if (k->fd >= 0)
@@ -192,6 +193,7 @@ static void client_bury(struct client *c)
 	loop_undefer(d, &k->teardown_call);
 	loop_undefer(d, &k->finish_call);
 	loop_undefer(d, &k->unpark_call);
+	quota_put(c, QUOTA_CLIENTS, c->quota.used[QUOTA_CLIENTS]);
 	quota_detach(c);
 	TAILQ_REMOVE(&d->clients->all, k, link);
 	d->clients->n--;
@@ -200,8 +202,7 @@ static void client_bury(struct client *c)
 	event_del(k->write_ev);
 	if (k->pid_ev)
 		event_del(k->pid_ev);
-	if (k->linger_ev)
-		event_del(k->linger_ev);
+	event_del(k->timer);
 	loop_bury(d, c, client_free);
 	kvtd_object_gone(d);
 }
@@ -211,20 +212,23 @@ static bool owns_nothing(const struct client *c)
 	return !c->regions && !c->caches && !c->grants && !c->transfers;
 }
 
-static void on_linger(evutil_socket_t fd, short what, void *arg)
+static void on_timer(evutil_socket_t fd, short what, void *arg)
 {
 	struct client_conn *k = arg;
 
 	(void)fd;
 	(void)what;
-	client_bury(k->c);
+	if (k->said_bye)
+		client_bury(k->c);
+	else if (k->c->state == CLIENT_NEW)
+		client_close(k->c, KVT_TIMEOUT, "no Hello within %" PRIu64 " ms",
+			     k->c->d->conf->hello_timeout);
 }
 
 /* Nothing is touched any more: says so, and closes once that is in the socket. */
 static void client_finish(struct loop_call *call)
 {
 	struct client_conn *k = container_of(call, struct client_conn, finish_call);
-	static const struct timeval linger = { LINGER_S, 0 };
 	Kvt__FromDaemon m = KVT__FROM_DAEMON__INIT;
 	struct client *c = k->c;
 	Kvt__Bye bye = KVT__BYE__INIT;
@@ -241,23 +245,17 @@ static void client_finish(struct loop_call *call)
 	m.body_case = KVT__FROM_DAEMON__BODY_BYE;
 	m.bye = &bye;
 	cconn_send(k, &m, -1);
-	if (k->broken || STAILQ_EMPTY(&k->out)) {
-		client_bury(c);
-		return;
-	}
-	k->linger_ev = evtimer_new(c->d->base, on_linger, k);
-	if (!k->linger_ev || evtimer_add(k->linger_ev, &linger) < 0)
+	if (k->broken || STAILQ_EMPTY(&k->out) || event_in(k->timer, LINGER_MS) < 0)
 		client_bury(c);
 }
 
 /* In its own call: cconn_send() of Bye gets here, too. */
 void client_drained(struct client *c)
 {
-	static const struct timeval now = { 0, 0 };
 	struct client_conn *k = c->conn;
 
-	if (k->said_bye && k->linger_ev && (k->broken || STAILQ_EMPTY(&k->out)))
-		evtimer_add(k->linger_ev, &now);
+	if (k->said_bye && (k->broken || STAILQ_EMPTY(&k->out)))
+		event_in(k->timer, 0);
 }
 
 static void client_teardown(struct loop_call *call)
@@ -296,6 +294,7 @@ void client_close(struct client *c, enum kvt_status status, const char *fmt, ...
 	vsnprintf(k->why.text, sizeof(k->why.text), fmt, ap);
 	va_end(ap);
 	event_del(k->read_ev);
+	event_del(k->timer);
 	if (k->pid_ev)
 		event_del(k->pid_ev);
 	loop_defer(c->d, &k->teardown_call);
@@ -404,7 +403,9 @@ static struct client *client_make(struct kvtd *d, int fd)
 	k->draining.delivered = draining_delivered;
 	k->read_ev = event_new(d->base, fd, EV_READ | EV_PERSIST, cconn_on_readable, k);
 	k->write_ev = event_new(d->base, fd, EV_WRITE | EV_PERSIST, cconn_on_writable, k);
-	if (!k->read_ev || !k->write_ev || event_add(k->read_ev, NULL) < 0) {
+	k->timer = evtimer_new(d->base, on_timer, k);
+	if (!k->read_ev || !k->write_ev || !k->timer || event_add(k->read_ev, NULL) < 0 ||
+	    event_in(k->timer, d->conf->hello_timeout) < 0) {
 		client_free(c);
 		return NULL;
 	}
@@ -429,12 +430,20 @@ static void turn_away(int fd, enum kvt_status status, const char *text)
 	log_limited(&limit_refused, LOG_WARN_, "clients: one was turned away: %s", text);
 }
 
+/* What the node has left for one more. */
+static enum kvt_status room_for(struct kvtd *d, int fd, struct kvt_err *e)
+{
+	if (d->clients->n >= d->conf->max_clients)
+		return kvt_fail(e, KVT_QUOTA, "there are %" PRIu64 " of %" PRIu64 " client%s",
+				d->clients->n, d->conf->max_clients, KVT_S(d->conf->max_clients));
+	return rlimits_fd(fd, e);
+}
+
 void client_new(struct kvtd *d, int fd, const char *tenant, bool admin)
 {
 	struct ucred cred;
 	socklen_t len = sizeof(cred);
 	int sndbuf = SNDBUF;
-	char text[96];
 	struct client *c;
 	struct kvt_err e;
 
@@ -442,10 +451,8 @@ void client_new(struct kvtd *d, int fd, const char *tenant, bool admin)
 		turn_away(fd, KVT_PERMISSION, "it has no credentials");
 		return;
 	}
-	if (!admin && d->clients->n >= d->conf->max_clients) {
-		snprintf(text, sizeof(text), "there are %" PRIu64 " of %" PRIu64 " client%s",
-			 d->clients->n, d->conf->max_clients, KVT_S(d->conf->max_clients));
-		turn_away(fd, KVT_QUOTA, text);
+	if (!admin && room_for(d, fd, &e) != KVT_OK) {
+		turn_away(fd, e.status, e.text);
 		return;
 	}
 	setsockopt(fd, SOL_SOCKET, SO_SNDBUF, &sndbuf, sizeof(sndbuf));
@@ -459,8 +466,10 @@ void client_new(struct kvtd *d, int fd, const char *tenant, bool admin)
 	c->gid = cred.gid;
 	c->admin = admin;
 	snprintf(c->tenant, sizeof(c->tenant), "%s", tenant);
-	if (quota_attach(c, &e) != KVT_OK) {
+	if (quota_attach(c, &e) != KVT_OK ||
+	    (!admin && quota_take(c, QUOTA_CLIENTS, 1, &e) != KVT_OK)) {
 		c->conn->fd = -1;
+		quota_detach(c);
 		client_free(c);
 		turn_away(fd, e.status, e.text);
 		return;

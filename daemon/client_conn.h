@@ -29,7 +29,8 @@ struct client_conn {
 	TAILQ_ENTRY(client_conn) link; /* in clients->all */
 	struct client *c;
 	int fd, pidfd;
-	struct event *read_ev, *write_ev, *pid_ev, *linger_ev;
+	struct event *read_ev, *write_ev, *pid_ev;
+	struct event *timer; /* NEW: until Hello; CLOSING: until Bye is in the socket */
 	STAILQ_HEAD(, out_msg) out;
 	size_t out_bytes;
 	bool full;	/* the queue is too long: not read until it drains */

@@ -15,6 +15,7 @@
 #include <unistd.h>
 #include "client_conn.h"
 #include "kvtd.h"
+#include "rlimits.h"
 #include "token.h"
 
 #define VERSION_MAJOR 1
@@ -73,6 +74,8 @@ static enum kvt_status watch_process(struct client *c, struct kvt_fds *fds, stru
 	int pid = pidfd_pid(fds->fd[0]), fd = -1;
 	socklen_t len = sizeof(fd);
 
+	if (!c->admin && rlimits_fd(fds->fd[0], e) != KVT_OK)
+		return e->status;
 	if (pid == -EINVAL)
 		return kvt_fail(e, KVT_INVALID, "the fd of Hello is not a pidfd");
 	if (pid < -1)
@@ -207,6 +210,7 @@ int req_hello(struct client *c, const Kvt__Request *q, struct kvt_fds *fds, Kvt_
 	c->client_id = id;
 	snprintf(c->name, sizeof(c->name), "%s", h->name);
 	c->state = CLIENT_UP;
+	event_del(c->conn->timer);
 	c->conn->reply_fd = c->d->pidfd;
 	if (!c->admin)
 		log_limited(&limit_up, LOG_INFO_, "%s: here, pid %d, uid %u", client_text(c),

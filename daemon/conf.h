@@ -80,6 +80,7 @@ struct conf {
 	uint64_t client_quota[QUOTA_COUNT]; /* per client */
 	uint64_t key_quota[QUOTA_COUNT];    /* per uid, gid, tenant */
 	uint64_t max_clients;
+	uint64_t hello_timeout; /* ms, from accept on */
 
 	/* movers */
 	uint64_t local_threads; /* 0: half of the processors, 1 to 8 */

@@ -25,7 +25,7 @@
 #include "kvtd.h"
 #include "sd.h"
 
-#define BACKLOG		 128
+#define BACKLOG		 4096 /* the kernel takes net.core.somaxconn at most */
 #define ACCEPTS_PER_TURN 32
 #define PAUSE_MS	 200
 

@@ -19,6 +19,7 @@ kvtd_files += daemon/client_hello.c
 kvtd_files += daemon/drain.c
 kvtd_files += daemon/list.c
 kvtd_files += daemon/listen.c daemon/listen.h
+kvtd_files += daemon/rlimits.c daemon/rlimits.h
 kvtd_files += daemon/region.c daemon/region.h daemon/region_impl.h daemon/region_register.c daemon/region_suspend.c
 kvtd_files += daemon/request.c daemon/request.h
 kvtd_files += daemon/sd.c daemon/sd.h

@@ -11,13 +11,13 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include "admin.h"
 #include "client.h"
 #include "fault.h"
 #include "kvtd.h"
+#include "rlimits.h"
 #include "sd.h"
 
 enum { EXIT_OTHER = 1, EXIT_USAGE = 2 };
@@ -173,16 +173,11 @@ static int fail(const struct kvt_err *e)
 
 static void set_up_process(void)
 {
-	struct rlimit lim;
-
 	umask(0077);
 	signal(SIGPIPE, SIG_IGN);
 	mallopt(M_ARENA_MAX, 2);
 	mallopt(M_TRIM_THRESHOLD, 128 * 1024);
-	if (getrlimit(RLIMIT_NOFILE, &lim) == 0 && lim.rlim_cur < lim.rlim_max) {
-		lim.rlim_cur = lim.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &lim);
-	}
+	rlimits_raise();
 }
 
 struct signals {

@@ -36,6 +36,7 @@ static const struct {
 	[QUOTA_IN_FLIGHT] = { "in_flight", "transfers in flight", true },
 	[QUOTA_PARKED] = { "parked", "opens that wait for their grant", false },
 	[QUOTA_DIALS] = { "dials", "connections being made", false },
+	[QUOTA_CLIENTS] = { "clients", "clients", false },
 };
 
 const char *quota_name(enum quota_kind kind)

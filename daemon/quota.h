@@ -21,6 +21,7 @@ enum quota_kind {
 	QUOTA_IN_FLIGHT,  /* bytes of transfers that have not ended */
 	QUOTA_PARKED,	  /* opens of this client's that wait for their grant (opener's side) */
 	QUOTA_DIALS,	  /* connections to peers being made for it */
+	QUOTA_CLIENTS,	  /* of a key; a client is one */
 	QUOTA_COUNT
 };
 

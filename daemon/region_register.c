@@ -13,6 +13,7 @@
 #include "kvtd.h"
 #include "net/net.h"
 #include "region_impl.h"
+#include "rlimits.h"
 #include "token.h"
 #include "units.h"
 
@@ -275,6 +276,8 @@ int req_region_fds(struct client *c, const Kvt__Request *q, struct kvt_fds *fds,
 	else if (p->fds.n + n > KVT_FDS_MAX)
 		st = kvt_fail(e, KVT_INVALID, "region %" PRIu64 ": %d fds; %d are the limit",
 			      r->handle, p->fds.n + n, KVT_FDS_MAX);
+	for (int i = 0; i < n && st == KVT_OK; i++)
+		st = rlimits_fd(fds->fd[i], e);
 	if (st != KVT_OK) {
 		p->err = *e; /* the commit fails with it */
 		return st;

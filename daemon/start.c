@@ -8,6 +8,7 @@
 #include "client.h"
 #include "grant.h"
 #include "kvtd.h"
+#include "rlimits.h"
 #include "listen.h"
 #include "mem/mem.h"
 #include "net/net.h"
@@ -98,6 +99,7 @@ static enum kvt_status start_all(struct kvtd *d, struct kvt_err *e)
 		st = peers_init(d, e);
 	if (st != KVT_OK)
 		return st;
+	rlimits_check(d->conf);
 	for (int i = 0; i < NET_COUNT; i++)
 		transport_open(d, i);
 	return peers_listen(d, e);

@@ -16,6 +16,12 @@ tests_integration_c_actor_SOURCES = tests/integration/c/actor.c \
 tests_integration_c_actor_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/client
 tests_integration_c_actor_LDADD = libkvt.la
 
+# many clients at once
+noinst_PROGRAMS += tests/integration/c/crowd
+tests_integration_c_crowd_SOURCES = tests/integration/c/crowd.c
+tests_integration_c_crowd_CPPFLAGS = $(AM_CPPFLAGS) -I$(top_srcdir)/client
+tests_integration_c_crowd_LDADD = libkvt.la
+
 # one end of a TLS connection that does what it should not
 noinst_PROGRAMS += tests/integration/c/tlspipe
 tests_integration_c_tlspipe_SOURCES = tests/integration/c/tlspipe.c

@@ -357,11 +357,14 @@ def test_drain_and_resume_by_request(kvtd):
 
 def test_out_of_fds(daemon):
     """No fd left to accept with: it neither spins nor dies, and goes on when there are some."""
-    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (daemon.fds()["all"] + 12, 4096))
+    room = daemon.fds()["all"] + 12
+    resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (room, 4096))
+    with daemon.client(hello=False) as c:  # the last are kept for administrators
+        assert "RLIMIT_NOFILE" in c.wait_end()["text"]
     clients = []
     for _ in range(30):
         s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        s.connect(str(daemon.client_socket))
+        s.connect(str(daemon.admin_socket))
         clients.append(s)
     wait_until("it is out of fds", lambda: "cannot accept" in daemon.log())
     before = proc_time(daemon.pid)
@@ -369,8 +372,8 @@ def test_out_of_fds(daemon):
     assert proc_time(daemon.pid) - before < 0.3
     for s in clients:
         s.close()
-    daemon.client().close()
     resource.prlimit(daemon.pid, resource.RLIMIT_NOFILE, (4096, 4096))
+    daemon.client().close()
 
 
 def proc_time(pid):

@@ -284,33 +284,6 @@ def test_pid_namespaces(place, actor):
         d.wait_idle()
 
 
-def test_deaths_at_random(place, actor, seeded):
-    """Clients that are killed at any moment of anything, beside others that are not."""
-    p = place(config='transport {\n local_chunk = "16 KiB"\n tcp_chunk = "16 KiB"\n}')
-    others = Bystander(p, actor)
-    for i in range(25):
-        owner, reader = pair(p, actor, size=32768)
-        op = seeded.choice(["pull", "push"])
-        token = owner.grant("g", ("read " if op == "pull" else "write ") + "A:0-7")
-        victim, witness = (owner, reader) if seeded.random() < 0.5 else (reader, owner)
-        if seeded.random() < 0.3:
-            assert reader.run("c", "claim", token) == "OK"
-        reader.xfer("x", op, token, "B:0-7 final")
-        time.sleep(seeded.random() * 0.0008)
-        victim.kill()
-        if witness is reader:
-            end = reader.wait("x")
-            assert end in ("OK", "CLIENT_DIED"), end
-        else:
-            # PENDING: it died before it had the grant open
-            end = owner.gwait("g", 100)
-            assert end in ("OK", "CLIENT_DIED", "PENDING"), end
-        witness.kill()
-        if i % 5 == 0:
-            others.works()
-    others.works()
-
-
 # ---------------------------------------------------------------- at rest
 
 def field(pid, name):

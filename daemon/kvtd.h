@@ -53,6 +53,7 @@ struct kvtd {
 	struct quota_key *quota_keys;
 	bool net_open[8];     /* by enum net_id: probed, allowed, opened */
 	char net_why[8][128]; /* why not */
+	char net_how[8][128]; /* if open: what it has found out about this machine, or "" */
 
 	/* private to the modules of these names */
 	struct loop *loop;

@@ -54,7 +54,8 @@ static char *copy(struct kvt_arena *a, const char *text)
 	return p ? memcpy(p, text, n) : NULL;
 }
 
-static Kvt__Part *make_part(struct kvt_arena *a, const char *name, bool present, const char *why)
+static Kvt__Part *make_part(struct kvt_arena *a, const char *name, bool present, const char *why,
+			    const char *how)
 {
 	Kvt__Part *p = kvt_arena_alloc(a, sizeof(*p));
 
@@ -64,7 +65,8 @@ static Kvt__Part *make_part(struct kvt_arena *a, const char *name, bool present,
 	p->name = (char *)name;
 	p->present = present;
 	p->why = copy(a, present ? "" : why);
-	return p->why ? p : NULL;
+	p->how = copy(a, present ? how : "");
+	return p->why && p->how ? p : NULL;
 }
 
 static bool add_parts(struct kvtd *d, Kvt__StatusReply *s, struct kvt_arena *a)
@@ -74,7 +76,8 @@ static bool add_parts(struct kvtd *d, Kvt__StatusReply *s, struct kvt_arena *a)
 	if (!s->transports || !s->memory)
 		return false;
 	for (int i = 0; i < NET_COUNT; i++) {
-		Kvt__Part *p = make_part(a, net_transports[i]->name, d->net_open[i], d->net_why[i]);
+		Kvt__Part *p = make_part(a, net_transports[i]->name, d->net_open[i], d->net_why[i],
+					 d->net_how[i]);
 
 		if (!p)
 			return false;
@@ -83,7 +86,7 @@ static bool add_parts(struct kvtd *d, Kvt__StatusReply *s, struct kvt_arena *a)
 	for (int i = 0; i < MEM_COUNT; i++) {
 		char why[128] = "";
 		bool present = mem_kinds[i]->probe(d, why, sizeof(why));
-		Kvt__Part *p = make_part(a, mem_kinds[i]->name, present, why);
+		Kvt__Part *p = make_part(a, mem_kinds[i]->name, present, why, "");
 
 		if (!p)
 			return false;

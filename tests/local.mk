@@ -54,6 +54,10 @@ check_PROGRAMS += tests/unit/test_spin
 tests_unit_test_spin_SOURCES = tests/unit/test_spin.c
 tests_unit_test_spin_LDADD = $(unit_daemon)
 
+check_PROGRAMS += tests/unit/test_copy
+tests_unit_test_copy_SOURCES = tests/unit/test_copy.c
+tests_unit_test_copy_LDADD = $(unit_daemon)
+
 check_PROGRAMS += tests/unit/test_blocks
 tests_unit_test_blocks_SOURCES = tests/unit/test_blocks.c
 tests_unit_test_blocks_LDADD = $(unit_daemon)

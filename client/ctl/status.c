@@ -23,10 +23,12 @@ static void print_parts(const char *title, size_t n, Kvt__Part **parts)
 		printf("none");
 	printf("\n");
 	for (size_t i = 0; i < n; i++) {
-		const char *why = parts[i]->why;
+		const char *why = parts[i]->why, *how = parts[i]->how;
 
 		if (!parts[i]->present)
 			printf("  %-11s %s: %s\n", "", parts[i]->name, *why ? why : "absent");
+		else if (*how)
+			printf("  %-11s %s: %s\n", "", parts[i]->name, how);
 	}
 }
 
@@ -107,8 +109,9 @@ static json_t *parts_json(size_t n, Kvt__Part **parts)
 	json_t *a = json_array();
 
 	for (size_t i = 0; a && i < n; i++)
-		json_array_append_new(a, json_pack("{sssbss}", "name", parts[i]->name, "present",
-						   parts[i]->present, "why", parts[i]->why));
+		json_array_append_new(a, json_pack("{sssbssss}", "name", parts[i]->name, "present",
+						   parts[i]->present, "why", parts[i]->why, "how",
+						   parts[i]->how));
 	return a;
 }
 

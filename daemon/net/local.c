@@ -19,16 +19,16 @@
 #include "alloc.h"
 #include "kvtd.h"
 #include "log.h"
-#include "mem/mem.h"
 #include "net/end.h"
-#include "net/prefetch.h"
+#include "net/local_copy.h"
 #include "net/sched.h"
 #include "net/spin.h"
 #include "net/thread.h"
 #include "net/transports.h"
 #include "peer.h"
 
-#define LOCAL_THREADS_MAX 8 /* of the default; local_threads may ask for more */
+#define LOCAL_THREADS_MAX 8	    /* of the default; local_threads may ask for more */
+#define MEASURE_AFTER	  (4 << 20) /* bytes: so much is worth to know how to copy best */
 
 struct local {
 	struct kvtd *d;
@@ -41,6 +41,9 @@ struct local {
 	uint32_t idle;	       /* threads that sleep or look for work */
 	uint32_t spinning;     /* those that look since the last ring() */
 	_Atomic uint64_t rung; /* changes when there is something new to do */
+	struct net_copier copier;
+	uint64_t moved; /* bytes */
+	bool measuring; /* has begun: the copier will be, or is, the best one */
 	pthread_t thread[NET_THREADS_MAX];
 };
 
@@ -57,13 +60,11 @@ struct local_job {
 	uint64_t next, moved, spans;
 };
 
-/* One chunk, in a thread. */
-struct copy {
-	struct ext_iter near, far;
-	uint64_t left;
-	bool read;
-	struct ext_span at, far_at; /* what is being copied: for the fault's report */
-	uint64_t spans;		    /* contiguous runs of the near side that begin in the chunk */
+/* How to copy here, for the loop. */
+struct finding {
+	struct loop_call call;
+	struct kvtd *d;
+	char how[128];
 };
 
 static struct local *local_of(struct kvtd *d)
@@ -167,52 +168,46 @@ static void local_fence(struct net_job *job)
 
 /* ---- copy threads */
 
-static void copy_chunk(void *arg)
+/* Locked: a part of the job was copied, or faulted. */
+static void copied(struct local *l, struct local_job *lj, struct local_job *offer,
+		   const struct local_copy *c, int err)
 {
-	struct copy *c = arg;
-	bool first = !ext_continues(c->near.map, c->near.pos);
-	uint32_t part = c->near.part, plane = c->near.plane;
-	uint64_t end = 0;
-
-	while (c->left) {
-		bool same = c->near.part == part && c->near.plane == plane;
-		void *near, *far;
-
-		part = c->near.part;
-		plane = c->near.plane;
-		ext_next_pair(&c->near, &c->far, c->left, &c->at, &c->far_at);
-		c->spans += end ? !same || c->at.addr != end : first;
-		end = c->at.addr + c->at.len;
-		near = (void *)(uintptr_t)c->at.addr;
-		far = (void *)(uintptr_t)c->far_at.addr;
-		if (c->left > c->at.len) {
-			net_prefetch(&c->near, c->at.len);
-			net_prefetch(&c->far, c->at.len);
-		}
-		/* both sides may name the same bytes */
-		memmove(c->read ? near : far, c->read ? far : near, c->at.len);
-		c->left -= c->at.len;
+	if (err && c->far_faulted) {
+		net_end_faulted(&offer->end, c->bad_region);
+		net_end(&lj->end, KVT_INVALID, "memory of the far side faulted");
+		return;
 	}
-}
-
-static bool span_has(const struct ext_span *s, const void *addr)
-{
-	return (uintptr_t)addr >= s->addr && (uintptr_t)addr - s->addr < s->len;
+	if (err) {
+		net_end_faulted(&lj->end, c->bad_region);
+		return;
+	}
+	l->moved += c->len;
+	lj->moved += c->len;
+	lj->spans += c->spans;
+	if (lj->end.job)
+		lj->end.job->moved = lj->moved;
+	if (lj->moved == lj->bytes && net_end_live(&lj->end)) {
+		lj->end.job->spans = lj->spans;
+		net_end(&lj->end, KVT_OK, "");
+	}
 }
 
 /* Takes the next chunk of the job and copies it. Locked, but not during the copy. */
 static void run_chunk(struct local *l, struct local_job *lj)
 {
 	struct local_job *offer = lj->offer;
-	uint64_t pos = lj->next, n = lj->bytes - pos;
-	struct copy c = { .read = lj->end.job->role == NET_READ };
-	void *addr;
+	struct local_copy c = { .near = lj->end.map,
+				.far = offer->end.map,
+				.pos = lj->next,
+				.len = lj->bytes - lj->next,
+				.read = lj->end.job->role == NET_READ,
+				.copier = l->copier };
 	int err;
 
-	if (n > lj->chunk)
-		n = lj->chunk;
-	lj->next += n;
-	sched_charge(&lj->turn, n);
+	if (c.len > lj->chunk)
+		c.len = lj->chunk;
+	lj->next += c.len;
+	sched_charge(&lj->turn, c.len);
 	if (lj->next == lj->bytes)
 		sched_del(&l->sched, &lj->turn);
 	net_end_enter(&lj->end);
@@ -220,32 +215,41 @@ static void run_chunk(struct local *l, struct local_job *lj)
 	pthread_mutex_unlock(&l->lock);
 
 	net_delay_chunk();
-	ext_seek(&c.near, lj->end.map, pos);
-	ext_seek(&c.far, offer->end.map, pos);
-	c.left = n;
-	err = mem_guarded(copy_chunk, &c);
+	err = local_copy_run(&c);
 
 	pthread_mutex_lock(&l->lock);
-	if (!err) {
-		lj->moved += n;
-		lj->spans += c.spans;
-		if (lj->end.job)
-			lj->end.job->moved = lj->moved;
-		if (lj->moved == lj->bytes && net_end_live(&lj->end)) {
-			lj->end.job->spans = lj->spans;
-			net_end(&lj->end, KVT_OK, "");
-		}
-	} else {
-		addr = mem_guard_address();
-		if (addr && span_has(&c.far_at, addr)) {
-			net_end_faulted(&offer->end, c.far_at.region);
-			net_end(&lj->end, KVT_INVALID, "memory of the far side faulted");
-		} else {
-			net_end_faulted(&lj->end, c.at.region);
-		}
-	}
+	copied(l, lj, offer, &c, err);
 	net_end_leave(&offer->end);
 	net_end_leave(&lj->end);
+}
+
+static void on_measured(struct loop_call *call)
+{
+	struct finding *f = container_of(call, struct finding, call);
+
+	log_info("local: %s", f->how);
+	snprintf(f->d->net_how[NET_LOCAL], sizeof(f->d->net_how[NET_LOCAL]), "%s", f->how);
+	loop_bury(f->d, f, free);
+}
+
+/* Which way to copy is the fastest here. Locked, but not meanwhile. */
+static void measure(struct local *l)
+{
+	struct finding *f = calloc(1, sizeof(*f));
+	struct net_copier c = l->copier;
+	char text[96];
+
+	l->measuring = true;
+	pthread_mutex_unlock(&l->lock);
+	net_copier_measure(&c, text, sizeof(text));
+	if (f) {
+		f->call.fn = on_measured;
+		f->d = l->d;
+		snprintf(f->how, sizeof(f->how), "copies by %s", text);
+		loop_post(l->d, &f->call);
+	}
+	pthread_mutex_lock(&l->lock);
+	l->copier = c;
 }
 
 /* Looks for work for a moment. Locked, but not while it looks. false: there will be a signal. */
@@ -279,14 +283,16 @@ static void *copy_thread(void *arg)
 	pthread_mutex_lock(&l->lock);
 	while (!l->stopping) {
 		e = sched_next(&l->sched, SCHED_ANY);
-		if (e) {
+		if (e && l->moved >= MEASURE_AFTER && !l->measuring) {
+			measure(l);
+		} else if (e) {
 			run_chunk(l, container_of(e, struct local_job, turn));
-			continue;
+		} else {
+			l->idle++;
+			if (!look_for_work(l, &spin))
+				pthread_cond_wait(&l->wake, &l->lock);
+			l->idle--;
 		}
-		l->idle++;
-		if (!look_for_work(l, &spin))
-			pthread_cond_wait(&l->wake, &l->lock);
-		l->idle--;
 	}
 	pthread_mutex_unlock(&l->lock);
 	return NULL;
@@ -419,6 +425,7 @@ static enum kvt_status local_open(struct kvtd *d, struct kvt_err *e)
 		net_thread_count(d->conf->local_threads,
 				 d->conf->local_threads ? NET_THREADS_MAX : LOCAL_THREADS_MAX);
 	sched_init(&l->sched, d->conf->local_chunk, 0);
+	net_copier_init(&l->copier);
 	pthread_mutex_init(&l->lock, NULL);
 	pthread_cond_init(&l->wake, NULL);
 	d->net[NET_LOCAL] = (struct net_state *)l;

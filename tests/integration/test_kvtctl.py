@@ -252,12 +252,14 @@ def test_show(folder, fake):
 def test_status_of_a_degraded_daemon(folder, fake):
     part = field(1, "tcp") + field(3, "absent, because nothing listens")
     status = (field(1, "0.1.0") + field(2, "degraded") + field(3, "peer node3 unreachable") +
-              field(4, "node-a") + field(10, field(1, "local") + field(2, 1)) + field(10, part))
+              field(4, "node-a") + field(10, field(1, "local") + field(2, 1) +
+                                               field(4, "copies by hand")) + field(10, part))
     fake(lambda what, body: hello_reply() if what == HELLO else field(STATUS, status))
     r = kvtctl("-a", folder / "admin.sock", "status")
     lines = r.stdout.splitlines()
     assert r.returncode == 0 and lines[0] == "kvtd 0.1.0: degraded: peer node3 unreachable"
     assert any(re.fullmatch(r"\s+transports\s+local", line) for line in lines)
+    assert any(re.fullmatch(r"\s+local: copies by hand", line) for line in lines)
     assert any(re.fullmatch(r"\s+tcp: absent, because nothing listens", line) for line in lines)
     status += field(14, 290 << 20) + field(15, 1 << 40) + field(23, 5 << 20) + field(25, 3 << 20)
     plain = kvtctl("-a", folder / "admin.sock", "status", "-b").stdout
@@ -266,7 +268,7 @@ def test_status_of_a_degraded_daemon(folder, fake):
     assert "290 MiB of 1 TiB" in kvtctl("-a", folder / "admin.sock", "status").stdout
     r = kvtctl("-a", folder / "admin.sock", "status", "--json")
     assert json.loads(r.stdout)["status"]["transports"][1] == {
-        "name": "tcp", "present": False, "why": "absent, because nothing listens"}
+        "name": "tcp", "present": False, "why": "absent, because nothing listens", "how": ""}
 
 
 def test_status_of_trust(folder, fake):

@@ -85,6 +85,8 @@ struct conf {
 	/* movers */
 	uint64_t local_threads; /* 0: half of the processors, 1 to 8 */
 	uint64_t local_chunk;	/* bytes per turn */
+	char *local_copy;	/* "auto" or the name of a kernel */
+	uint64_t local_inline;	/* transfers of so many bytes are copied on the loop */
 	uint64_t spin;		/* us; of data threads before they sleep; 0: not */
 	uint64_t tcp_threads;	/* 0: one for each processor, at most 4 */
 	uint64_t tcp_streams;	/* data connections per peer, made by the dialling side */

@@ -15,6 +15,8 @@
 #include <unistd.h>
 #include "kvtd.h"
 
+#define ROUNDS_MAX 8 /* of posted and deferred calls before the sockets are looked at again */
+
 STAILQ_HEAD(call_list, loop_call);
 
 struct corpse {
@@ -25,6 +27,7 @@ struct corpse {
 STAILQ_HEAD(corpse_list, corpse);
 
 struct loop {
+	pthread_t thread; /* that made it, and runs it */
 	pthread_mutex_t lock;
 	struct call_list posted; /* under lock */
 	int wake_fd;
@@ -33,7 +36,7 @@ struct loop {
 	struct call_list deferred; /* call.queued is the round in which it was queued */
 	int round;
 	struct corpse_list graveyard;
-	struct event *later; /* a timer of no time: after the next look at the sockets */
+	struct event *later; /* after all that happened in this turn, or after the next look */
 };
 
 uint64_t now_ns(void)
@@ -116,24 +119,26 @@ static int run_graveyard(struct loop *l)
 	return any;
 }
 
+/* Behind what libevent has still to call in this turn: that costs no system call. */
 static void arm_later(struct loop *l)
 {
-	static const struct timeval none = { 0, 0 };
-
 	if (!evtimer_pending(l->later, NULL))
-		evtimer_add(l->later, &none);
+		event_active(l->later, EV_TIMEOUT, 0);
 }
 
 static void on_later(evutil_socket_t fd, short what, void *arg)
 {
+	static const struct timeval none = { 0, 0 };
 	struct loop *l = arg;
+	int rounds = 0;
 
 	(void)fd;
 	(void)what;
-	run_deferred(l);
-	run_graveyard(l);
-	if (!STAILQ_EMPTY(&l->deferred) || !STAILQ_EMPTY(&l->graveyard))
-		arm_later(l);
+	while (run_posted(l) | run_deferred(l) | run_graveyard(l))
+		if (++rounds == ROUNDS_MAX) {
+			evtimer_add(l->later, &none);
+			return;
+		}
 }
 
 int loop_init(struct kvtd *d)
@@ -143,6 +148,7 @@ int loop_init(struct kvtd *d)
 	if (!l)
 		return -ENOMEM;
 	d->loop = l;
+	l->thread = pthread_self();
 	pthread_mutex_init(&l->lock, NULL);
 	STAILQ_INIT(&l->posted);
 	STAILQ_INIT(&l->deferred);
@@ -188,12 +194,16 @@ void loop_post(struct kvtd *d, struct loop_call *call)
 {
 	struct loop *l = d->loop;
 	uint64_t one = 1;
-	bool was_empty;
+	bool was_empty, mine = pthread_equal(pthread_self(), l->thread);
 
 	pthread_mutex_lock(&l->lock);
 	was_empty = STAILQ_EMPTY(&l->posted);
 	STAILQ_INSERT_TAIL(&l->posted, call, link);
 	pthread_mutex_unlock(&l->lock);
+	if (mine) {
+		arm_later(l);
+		return;
+	}
 	/* an eventfd's write fails only when its count is at the top: then the loop wakes anyhow */
 	if (was_empty && write(l->wake_fd, &one, sizeof(one)) < 0 && errno != EAGAIN)
 		log_err("loop: cannot write its eventfd: errno %d", errno);

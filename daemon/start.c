@@ -11,6 +11,7 @@
 #include "rlimits.h"
 #include "listen.h"
 #include "mem/mem.h"
+#include "net/copy.h"
 #include "net/net.h"
 #include "peer.h"
 #include "transfer.h"
@@ -27,6 +28,13 @@ static enum kvt_status check_transports(const struct conf *c, struct kvt_err *e)
 	return KVT_OK;
 }
 
+static enum kvt_status check_copy(const struct conf *c, struct kvt_err *e)
+{
+	struct net_copier copier;
+
+	return net_copier_named(&copier, c->local_copy, e);
+}
+
 enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e)
 {
 	static const struct {
@@ -34,6 +42,7 @@ enum kvt_status kvtd_check_conf(const struct conf *c, struct kvt_err *e)
 		enum kvt_status (*check)(const struct conf *c, struct kvt_err *e);
 	} checks[] = {
 		{ "transport", "allow", check_transports },
+		{ "transport", "local_copy", check_copy },
 		{ "peers", "allow", addr_check_allow },
 		{ "", "listen", addr_check_listen },
 		{ "", "advertise", addr_check_advertise },

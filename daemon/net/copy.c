@@ -8,6 +8,8 @@
 
 #include <string.h>
 
+#define FROM_DEFAULT 4096
+
 static bool always(void)
 {
 	return true;
@@ -111,6 +113,25 @@ const struct net_copy_kernel net_copy_kernels[NET_COPY_KERNELS_MAX] = {
 void net_copier_init(struct net_copier *c)
 {
 	*c = (struct net_copier){ .kernel = &net_copy_kernels[0] };
+}
+
+enum kvt_status net_copier_named(struct net_copier *c, const char *name, struct kvt_err *e)
+{
+	const struct net_copy_kernel *k = net_copy_kernels;
+
+	if (!strcmp(name, "auto")) {
+		net_copier_init(c);
+		return KVT_OK;
+	}
+	while (k->name && strcmp(k->name, name))
+		k++;
+	if (!k->name)
+		return kvt_fail(e, KVT_INVALID, "there is no way to copy '%s': %s", name,
+				"auto and memcpy are everywhere");
+	if (!k->works())
+		return kvt_fail(e, KVT_UNSUPPORTED, "this processor has no %s", name);
+	*c = (struct net_copier){ .kernel = k, .from = FROM_DEFAULT };
+	return KVT_OK;
 }
 
 void net_copy(const struct net_copier *c, void *dst, const void *src, size_t n)

@@ -17,6 +17,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include "status.h"
 
 struct net_copy_kernel {
 	const char *name;
@@ -37,6 +38,8 @@ struct net_copier {
 
 /* memcpy for all. */
 void net_copier_init(struct net_copier *c);
+/* The kernel of this name, for pieces from a page on; "auto": memcpy, for the time being. */
+enum kvt_status net_copier_named(struct net_copier *c, const char *name, struct kvt_err *e);
 /*
  * Tries all that work here on memory like that of clients, for some milliseconds, in the caller's
  * thread, and chooses; text gets what it found, one line. false: no memory to try it on, c is

@@ -27,12 +27,19 @@
 #include "net/transports.h"
 #include "peer.h"
 
-#define LOCAL_THREADS_MAX 8	    /* of the default; local_threads may ask for more */
-#define MEASURE_AFTER	  (4 << 20) /* bytes: so much is worth to know how to copy best */
+#define LOCAL_THREADS_MAX 8 /* of the default; local_threads may ask for more */
+#define KEYS		  32
+#define INLINE_SPANS	  16
+#define INLINE_CREDIT_NS                                                                          \
+	200000			/* for copying on the loop; comes in half as fast as time goes by \
+				 */
+#define MEASURE_AFTER (4 << 20) /* bytes: so much is worth to know how to copy best */
 
 struct local {
 	struct kvtd *d;
-	struct local_job *offers; /* by key; the loop's */
+	struct local_job *offers; /* by key; the loop's, as these: */
+	uint64_t keys[KEYS];	  /* random; the first n_keys were not used */
+	uint32_t n_keys;
 	pthread_mutex_t lock;
 	pthread_cond_t wake;
 	struct sched sched; /* movers with chunks left */
@@ -43,7 +50,10 @@ struct local {
 	_Atomic uint64_t rung; /* changes when there is something new to do */
 	struct net_copier copier;
 	uint64_t moved; /* bytes */
-	bool measuring; /* has begun: the copier will be, or is, the best one */
+	/* the loop's: how long it may copy itself, and since when that grows */
+	int64_t credit_ns;
+	uint64_t credit_at_ns;
+	bool measured; /* or has begun to be: nobody else needs to */
 	pthread_t thread[NET_THREADS_MAX];
 };
 
@@ -239,7 +249,7 @@ static void measure(struct local *l)
 	struct net_copier c = l->copier;
 	char text[96];
 
-	l->measuring = true;
+	l->measured = true;
 	pthread_mutex_unlock(&l->lock);
 	net_copier_measure(&c, text, sizeof(text));
 	if (f) {
@@ -283,7 +293,7 @@ static void *copy_thread(void *arg)
 	pthread_mutex_lock(&l->lock);
 	while (!l->stopping) {
 		e = sched_next(&l->sched, SCHED_ANY);
-		if (e && l->moved >= MEASURE_AFTER && !l->measuring) {
+		if (e && l->moved >= MEASURE_AFTER && !l->measured) {
 			measure(l);
 		} else if (e) {
 			run_chunk(l, container_of(e, struct local_job, turn));
@@ -318,6 +328,17 @@ static int threads_for(struct local *l, uint64_t chunks)
 
 /* ---- jobs */
 
+static bool next_key(struct local *l, uint64_t *key)
+{
+	if (!l->n_keys) {
+		if (getrandom(l->keys, sizeof(l->keys), 0) != sizeof(l->keys))
+			return false;
+		l->n_keys = KEYS;
+	}
+	*key = l->keys[--l->n_keys];
+	return true;
+}
+
 static enum kvt_status local_offer(struct net_job *job, uint64_t *key, struct kvt_err *e)
 {
 	struct local *l = local_of(job->d);
@@ -329,7 +350,7 @@ static enum kvt_status local_offer(struct net_job *job, uint64_t *key, struct kv
 	if (!lj)
 		return kvt_fail_nomem(e, "an offer");
 	do {
-		if (getrandom(&lj->key, sizeof(lj->key), 0) != sizeof(lj->key)) {
+		if (!next_key(l, &lj->key)) {
 			job_discard(lj);
 			return kvt_fail(e, KVT_INTERNAL, "local: getrandom: %s", strerror(errno));
 		}
@@ -342,6 +363,45 @@ static enum kvt_status local_offer(struct net_job *job, uint64_t *key, struct kv
 	}
 	*key = lj->key;
 	return KVT_OK;
+}
+
+/* Whether the loop may spend time on a copy. */
+static bool has_credit(struct local *l, uint64_t now)
+{
+	int64_t more = (int64_t)((now - l->credit_at_ns) / 2);
+
+	l->credit_ns =
+		more < INLINE_CREDIT_NS - l->credit_ns ? l->credit_ns + more : INLINE_CREDIT_NS;
+	l->credit_at_ns = now;
+	return l->credit_ns > 0;
+}
+
+/*
+ * A small transfer is copied right here: to wake a thread would take longer. Not if the loop could
+ * have to wait for a page, and not for more than half of its time, whatever takes that. The bytes
+ * go through the cache: they are few, and somebody waits for them. Locked. false: it is left to the
+ * threads.
+ */
+static bool copy_inline(struct local *l, struct local_job *lj, struct local_job *offer)
+{
+	struct local_copy c = { .near = lj->end.map,
+				.far = offer->end.map,
+				.len = lj->bytes,
+				.read = lj->end.job->role == NET_READ };
+	uint64_t begin;
+	int err;
+
+	if (lj->bytes > l->d->conf->local_inline || fault_on(DELAY_CHUNK))
+		return false;
+	begin = now_ns();
+	if (!has_credit(l, begin) || !local_copy_resident(&c, INLINE_SPANS))
+		return false;
+	net_copier_init(&c.copier);
+	err = local_copy_run(&c);
+	copied(l, lj, offer, &c, err);
+	l->credit_at_ns = now_ns();
+	l->credit_ns -= (int64_t)(l->credit_at_ns - begin);
+	return true;
 }
 
 /* There are so many chunks more: those who look see it, the others are woken. Locked. */
@@ -379,6 +439,8 @@ static void mover_start(struct local *l, struct local_job *lj, struct local_job 
 		net_end(&lj->end, KVT_OK, "");
 		return;
 	}
+	if (copy_inline(l, lj, offer))
+		return;
 	chunks = (lj->bytes - 1) / lj->chunk + 1;
 	err = threads_for(l, chunks);
 	if (err) {
@@ -416,6 +478,7 @@ static void local_submit(struct net_job *job)
 
 static enum kvt_status local_open(struct kvtd *d, struct kvt_err *e)
 {
+	const char *copy = d->conf->local_copy ? d->conf->local_copy : "auto";
 	struct local *l = calloc(1, sizeof(*l));
 
 	if (!l)
@@ -425,7 +488,11 @@ static enum kvt_status local_open(struct kvtd *d, struct kvt_err *e)
 		net_thread_count(d->conf->local_threads,
 				 d->conf->local_threads ? NET_THREADS_MAX : LOCAL_THREADS_MAX);
 	sched_init(&l->sched, d->conf->local_chunk, 0);
-	net_copier_init(&l->copier);
+	if (net_copier_named(&l->copier, copy, e)) {
+		free(l);
+		return e->status;
+	}
+	l->measured = strcmp(copy, "auto");
 	pthread_mutex_init(&l->lock, NULL);
 	pthread_cond_init(&l->wake, NULL);
 	d->net[NET_LOCAL] = (struct net_state *)l;

@@ -173,7 +173,7 @@ enum kvt_status kvt_open(const struct kvt_open_opts *opts, struct kvt **out)
 	else
 		st = kvt_fail(e, KVT_TIMEOUT, "the daemon at %s has not answered within %d ms",
 			      k->path, k->timeout_ms);
-	pthread_mutex_unlock(&k->lock);
+	kvt_leave(k);
 	if (st != KVT_OK)
 		conn_free(k);
 	return st;
@@ -232,7 +232,7 @@ enum kvt_status kvt_close(struct kvt *k, int timeout_ms)
 		if (!kvt_wait_until(k, close_moves, NULL, deadline))
 			break;
 	}
-	pthread_mutex_unlock(&k->lock);
+	kvt_leave(k);
 	if (look != LOOK_DONE)
 		return kvt_fail(e, KVT_BUSY,
 				"the daemon at %s has not let go of all memory within %d ms",

@@ -19,21 +19,26 @@ void *kvt_copy(const void *from, size_t n)
 	return to;
 }
 
-/* kvt_fd is readable while there are events. */
-static void set_wakeup(struct kvt *k, bool on)
+/*
+ * kvt_fd is readable while there are events. Who has the lock and sees to it last of all spares
+ * itself an event that comes and is taken in one call.
+ */
+void kvt_event_tell(struct kvt *k)
 {
+	bool on = !TAILQ_EMPTY(&k->events);
 	uint64_t count = 1;
-	ssize_t n = on ? write(k->wakeup, &count, sizeof(count))
-		       : read(k->wakeup, &count, sizeof(count));
+	ssize_t n;
 
+	if (on == k->wakeup_on)
+		return;
+	n = on ? write(k->wakeup, &count, sizeof(count)) : read(k->wakeup, &count, sizeof(count));
 	(void)n; /* an eventfd between 0 and 1 does neither block nor fail */
+	k->wakeup_on = on;
 }
 
 void kvt_event_post(struct kvt *k, struct event *e)
 {
 	kvt_event_drop(k, e);
-	if (TAILQ_EMPTY(&k->events))
-		set_wakeup(k, true);
 	TAILQ_INSERT_TAIL(&k->events, e, link);
 	e->queued = true;
 	k->changed = true;
@@ -45,8 +50,6 @@ void kvt_event_drop(struct kvt *k, struct event *e)
 		return;
 	TAILQ_REMOVE(&k->events, e, link);
 	e->queued = false;
-	if (TAILQ_EMPTY(&k->events))
-		set_wakeup(k, false);
 }
 
 struct event *kvt_event_new(enum kvt_event_type type, struct kvt_grant *g, const void *note,

@@ -53,5 +53,6 @@ enum kvt_status kvt_enter(struct kvt *k, struct kvt_err *e)
 
 void kvt_leave(struct kvt *k)
 {
+	kvt_event_tell(k);
 	pthread_mutex_unlock(&k->lock);
 }

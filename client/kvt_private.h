@@ -138,6 +138,7 @@ struct kvt {
 	int sock;
 	int epfd, timerfd, kick, wakeup; /* kick wakes the polling waiter, wakeup is readable while
 					    there are events */
+	bool wakeup_on;
 	uint64_t timer_at, timer_armed;
 	uint64_t backoff_ns;
 	struct kvt_err join_err; /* why there is no connection */
@@ -342,6 +343,8 @@ bool kvt_in_past(const struct kvt *k, uint64_t born);
 
 void kvt_event_post(struct kvt *k, struct event *e);
 void kvt_event_drop(struct kvt *k, struct event *e);
+/* Whoever lets go of the lock: makes kvt_fd readable if there are events, and not if not. */
+void kvt_event_tell(struct kvt *k);
 struct event *kvt_event_new(enum kvt_event_type type, struct kvt_grant *g, const void *note,
 			    size_t note_len);
 void kvt_event_free(struct kvt *k, struct event *e);

@@ -63,11 +63,13 @@ static void poll_for_all(struct kvt *k, uint64_t deadline)
 	if (k->timer_at < deadline)
 		deadline = k->timer_at;
 	k->polling = true;
+	kvt_event_tell(k);
 	pthread_mutex_unlock(&k->lock);
 	(void)poll(p, n, kvt_poll_ms(deadline));
 	pthread_mutex_lock(&k->lock);
 	k->polling = false;
-	while (read(k->kick, &count, sizeof(count)) > 0)
+	/* one that comes behind the poll ends the next one at once */
+	while (p[0].revents && read(k->kick, &count, sizeof(count)) > 0)
 		;
 }
 
@@ -76,6 +78,7 @@ static void follow(struct kvt *k, struct waiter *w, uint64_t deadline)
 	struct timespec ts = { .tv_sec = (time_t)(deadline / 1000000000),
 			       .tv_nsec = (long)(deadline % 1000000000) };
 
+	kvt_event_tell(k);
 	if (deadline == KVT_NEVER)
 		pthread_cond_wait(&w->cond, &k->lock);
 	else
@@ -108,9 +111,11 @@ bool kvt_wait_until(struct kvt *k, ready_fn *ready, void *arg, uint64_t deadline
 
 	if (ready(k, arg))
 		return true;
-	kvt_pump(k);
-	if (ready(k, arg))
-		return true;
+	if (k->reader || kvt_poll_ms(deadline) == 0) {
+		kvt_pump(k);
+		if (ready(k, arg))
+			return true;
+	} /* else to poll tells whether there is anything to read */
 	waiter_init(&w);
 	TAILQ_INSERT_TAIL(&k->waiters, &w, link);
 	while (!(is_ready = ready(k, arg)) && kvt_poll_ms(deadline) != 0) {

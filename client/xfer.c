@@ -347,7 +347,7 @@ int kvt_test(struct kvt_xfer *x)
 	if (!x->k->closing)
 		kvt_pump(x->k);
 	st = status_of(x, e);
-	pthread_mutex_unlock(&x->k->lock);
+	kvt_leave(x->k);
 	return st;
 }
 

@@ -15,9 +15,10 @@
 #include "region.h"
 #include "request.h"
 
-#define READS_PER_TURN	64
-#define TURN_NS		2000000 /* of reading; a request with a long list takes more by itself */
-#define EVENTS_PER_TURN 256
+/* Of one client, before the others are looked at: the others wait so long for each that floods. */
+#define READS_PER_TURN	16
+#define TURN_NS		200000 /* of reading; a request with a long list takes more by itself */
+#define EVENTS_PER_TURN 64
 #define OUT_FULL	(1 << 20)
 #define OUT_DRAINED	(256 << 10)
 

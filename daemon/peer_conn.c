@@ -23,6 +23,10 @@
 #include <unistd.h>
 #include "tls.h"
 
+/* Of one peer, before other sockets are looked at. */
+#define FRAMES_PER_TURN 64
+#define TURN_NS		500000
+
 #define LENGTH_BYTES  4
 #define NEW_INPUT_MAX (LENGTH_BYTES + PEER_FRAME_MAX_NEW)
 
@@ -169,6 +173,7 @@ void conn_free(struct peer_conn *c)
 	c->state = CONN_DEAD;
 	c->ending = true;
 	loop_undefer(c->ps->d, &c->end_call);
+	loop_undefer(c->ps->d, &c->more_call);
 	TAILQ_REMOVE(&c->ps->conns, c, link);
 	stop_event(c->timer);
 	stop_event(c->probe);
@@ -379,6 +384,29 @@ static bool conn_take(struct peer_conn *c)
 	return true;
 }
 
+static bool conn_reads(const struct peer_conn *c)
+{
+	return !c->ending && (c->state == CONN_HELLO || c->state == CONN_UP);
+}
+
+/* A turn's frames; what is left comes after another look at all sockets. */
+static void take_frames(struct peer_conn *c)
+{
+	uint64_t until = now_ns() + TURN_NS;
+
+	for (int i = 0; conn_reads(c) && conn_take(c); i++) {
+		if (i < FRAMES_PER_TURN && now_ns() < until)
+			continue;
+		loop_defer(c->ps->d, &c->more_call);
+		return;
+	}
+}
+
+static void more_run(struct loop_call *call)
+{
+	take_frames(container_of(call, struct peer_conn, more_call));
+}
+
 static void on_read(struct bufferevent *bev, void *arg)
 {
 	struct peer_conn *c = arg;
@@ -392,8 +420,8 @@ static void on_read(struct bufferevent *bev, void *arg)
 	/* at the watermark libevent calls again and again for as long as it may read */
 	if (c->state == CONN_HELD && evbuffer_get_length(in) >= NEW_INPUT_MAX)
 		bufferevent_disable(bev, EV_READ);
-	while (!c->ending && (c->state == CONN_HELLO || c->state == CONN_UP) && conn_take(c))
-		;
+	if (!c->more_call.queued)
+		take_frames(c);
 }
 
 /*
@@ -421,8 +449,14 @@ static void on_event(struct bufferevent *bev, short what, void *arg)
 	struct peer_conn *c = arg;
 	int err = EVUTIL_SOCKET_ERROR();
 	unsigned long code = c->ssl ? bufferevent_get_openssl_error(bev) : 0;
-	enum kvt_status status = c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE;
+	enum kvt_status status;
 
+	/* it said all this before */
+	while (conn_reads(c) && conn_take(c))
+		;
+	if (c->state == CONN_DEAD)
+		return;
+	status = c->state == CONN_UP ? KVT_PEER_LOST : KVT_PEER_UNREACHABLE;
 	if (ERR_SYSTEM_ERROR(code)) {
 		err = ERR_GET_REASON(code);
 		code = 0;
@@ -446,6 +480,7 @@ void conn_init(struct peer_conn *c)
 {
 	TAILQ_INIT(&c->doubters);
 	c->end_call.fn = end_run;
+	c->more_call.fn = more_run;
 	alive_init(c);
 }
 

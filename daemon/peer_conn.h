@@ -106,6 +106,7 @@ struct peer_conn {
 	bool ending, bye; /* conn_end was called; with a Bye */
 	struct kvt_err end;
 	struct loop_call end_call;
+	struct loop_call more_call; /* frames are left of a turn */
 
 	struct event *timer;		/* UP: keep-alive; CLOSING: linger */
 	bool heard;			/* something came since the last keep-alive */

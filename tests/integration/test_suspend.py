@@ -232,6 +232,7 @@ def test_death_while_suspended(place, actor):
     assert reader.run("c", "claim", token) == "OK"
     owner.ok("suspend A 5000")
     owner.kill()
+    wait_until("it is known", lambda: not p.owner.rows("GRANT"))
     reader.ok("free c")
     assert reader.run("x", "pull", token, "B:0") in ("CLIENT_DIED", "NOT_FOUND")
     reader.exit()

@@ -220,6 +220,6 @@ void service_drop_start(struct service *s); /* the one that it keeps, if it does
 /* service_frames.c */
 void service_send_go(struct service *s);
 void service_send_ok(struct service *s);
-void service_send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e);
+void service_send_end(struct service *s);
 
 #endif

@@ -144,20 +144,38 @@ static bool is_last(const struct transfer *t)
 	return t->final || t->op == KVT__OP__OP_DECLINE;
 }
 
-/* Starts what is in its turn: all up to a last one, and that when none before it can fail unseen.
+/* The owner judges it by the count of those before it: none of them begins anew meanwhile. */
+static bool last_is_under_way(const struct hold *h)
+{
+	const struct transfer *t;
+
+	TAILQ_FOREACH(t, &h->transfers, link)
+		if (is_last(t))
+			return transfer_is_under_way(t);
+	return false;
+}
+
+/* Starts what is in its turn: all up to a last one, and that when none before it can fail unseen or
+ * be counted unseen: an abort may come too late.
  */
 static void on_kick(struct loop_call *call)
 {
 	struct hold *h = container_of(call, struct hold, kick);
 	struct transfer *t, *next;
+	uint64_t under_way = 0;
 	bool unsure = false;
 
+	if (last_is_under_way(h))
+		return;
 	for (t = TAILQ_FIRST(&h->transfers); t; t = next) {
 		next = TAILQ_NEXT(t, link);
-		if (t->state == XFER_QUEUED && !(unsure && is_last(t)))
+		if (is_last(t) && (unsure || h->unanswered > under_way))
+			return;
+		if (t->state == XFER_QUEUED)
 			transfer_try(t);
 		if (is_last(t))
 			return;
+		under_way += transfer_is_under_way(t);
 		unsure = unsure || t->state == XFER_QUEUED || t->state == XFER_FENCING;
 	}
 }
@@ -325,16 +343,22 @@ static Kvt__Peer__GrantClose__Reason reason_of(const struct hold *h)
 						  : KVT__PEER__GRANT_CLOSE__REASON__IDLE;
 }
 
+void hold_answered(struct hold *h, bool ok)
+{
+	h->confirmed += ok;
+	if (h->unanswered)
+		h->unanswered--;
+	if (h->state != HOLD_DEAD)
+		loop_defer(h->d, &h->kick);
+}
+
 void hold_transfer_ended(struct hold *h, struct transfer *t)
 {
 	struct transfer *later = TAILQ_NEXT(t, link);
 	bool ok = t->end.status == KVT_OK;
 
 	TAILQ_REMOVE(&h->transfers, t, link);
-	if (ok) {
-		h->committed++;
-		h->claimed |= t->op == KVT__OP__OP_CLAIM;
-	}
+	h->claimed |= ok && t->op == KVT__OP__OP_CLAIM;
 	if (ok && is_last(t)) {
 		die(h);
 		stop_queued(h);

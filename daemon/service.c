@@ -56,7 +56,7 @@ static void refuse(void *obj)
 	struct service *s = obj;
 
 	if (!s->silent)
-		service_send_end(s->peer, s->xfer, &s->end);
+		service_send_end(s);
 }
 
 /* All bytes were moved, and a test wants to see what happens if nobody asks the grant. */

@@ -9,11 +9,13 @@
 
 #define SERVICES_MAX 65536 /* of one peer */
 
-static void send_last(struct peer *p, uint64_t xfer, const struct kvt_err *e, bool ask_landed)
+static void send_last(struct peer *p, uint64_t open, uint64_t xfer, const struct kvt_err *e,
+		      bool ask_landed)
 {
 	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
 	Kvt__Peer__XferEnd m = KVT__PEER__XFER_END__INIT;
 
+	m.open = open;
 	m.xfer = xfer;
 	m.status = e->status;
 	m.text = (char *)e->text;
@@ -23,9 +25,9 @@ static void send_last(struct peer *p, uint64_t xfer, const struct kvt_err *e, bo
 	peer_send(p, &f);
 }
 
-void service_send_end(struct peer *p, uint64_t xfer, const struct kvt_err *e)
+void service_send_end(struct service *s)
 {
-	send_last(p, xfer, e, false);
+	send_last(s->peer, s->open->handle, s->xfer, &s->end, false);
 }
 
 /* OK. What we sent is in our sockets and maybe nowhere else. */
@@ -33,7 +35,7 @@ void service_send_ok(struct service *s)
 {
 	bool under_way = s->n_parts && s->plan->owner == NET_SEND;
 
-	send_last(s->peer, s->xfer, &s->end, under_way);
+	send_last(s->peer, s->open->handle, s->xfer, &s->end, under_way);
 	s->peer->landing += under_way;
 }
 
@@ -178,19 +180,19 @@ bool service_on_start(struct peer *p, const Kvt__Peer__XferStart *m, struct kvt_
 	HASH_FIND(hh, p->opens, &m->open, sizeof(m->open), o);
 	if (!o || o->ending) {
 		kvt_fail(&why, KVT_NOT_FOUND, "the grant is not open any more");
-		service_send_end(p, m->xfer, &why);
+		send_last(p, m->open, m->xfer, &why, false);
 		return true;
 	}
 	if (o->grant && o->grant->state == GRANT_REVOKING) {
 		grant_why(o->grant, &why);
-		service_send_end(p, m->xfer, &why);
+		send_last(p, m->open, m->xfer, &why, false);
 		return true;
 	}
 	s = make(o, m);
 	if (!s) {
 		kvt_fail(&why, KVT_NO_MEMORY, "%" PRIu64 " transfers of this node are served",
 			 p->n_services);
-		service_send_end(p, m->xfer, &why);
+		send_last(p, m->open, m->xfer, &why, false);
 		return true;
 	}
 	service_try(s, m);

@@ -540,6 +540,11 @@ static void wait_for_path(struct transfer *t)
 		event_in(t->path_timer, t->obj.d->conf->connect_timeout);
 }
 
+bool transfer_is_under_way(const struct transfer *t)
+{
+	return t->state >= XFER_STARTING && t->state <= XFER_COMMITTING;
+}
+
 void transfer_try(struct transfer *t)
 {
 	struct hold *h = t->hold;
@@ -588,9 +593,16 @@ bool transfer_on_end(struct peer *p, const Kvt__Peer__XferEnd *m, struct kvt_err
 {
 	struct transfer *t;
 	struct kvt_err why;
+	struct hold *h;
 
 	(void)e;
 	HASH_FIND(hh_wire, p->xfers, &m->xfer, sizeof(m->xfer), t);
+	if (t)
+		h = t->hold;
+	else
+		HASH_FIND(hh_peer, p->holds, &m->open, sizeof(m->open), h);
+	if (h)
+		hold_answered(h, m->status == KVT_OK);
 	if (t) {
 		t->answered = true;
 		if (m->status == KVT_OK)

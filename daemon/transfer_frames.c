@@ -37,16 +37,16 @@ static void fill_part(const struct xfer_part *p, Kvt__Peer__XferPart *m, uint64_
 	m->block_bytes = block_sizes(&p->near, &m->n_block_bytes, room);
 }
 
-/* Transfers under the same open that must have committed before a final. */
+/* What must have committed under the same open before a final. */
 static uint64_t before(const struct transfer *t)
 {
-	uint64_t n = t->hold->committed;
+	uint64_t n = t->hold->confirmed;
 	const struct transfer *o;
 
 	TAILQ_FOREACH(o, &t->hold->transfers, link) {
 		if (o == t)
 			break;
-		n += o->state >= XFER_STARTING && o->state <= XFER_LANDING;
+		n += transfer_is_under_way(o);
 	}
 	return n;
 }
@@ -102,6 +102,7 @@ void transfer_send_start(struct transfer *t)
 	f.body_case = KVT__PEER__FRAME__BODY_XFER_START;
 	f.xfer_start = &m;
 	peer_send(t->hold->peer, &f);
+	t->hold->unanswered++;
 	free(room);
 }
 

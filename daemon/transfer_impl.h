@@ -91,7 +91,8 @@ struct hold {
 	enum hold_state state;
 	bool claimed, dialling, parked, revoked, freed;
 	bool sweeping; /* its transfers are being stopped, one after the other */
-	uint64_t committed;
+	uint64_t confirmed;  /* OKs of the owner, whether they were of use or not */
+	uint64_t unanswered; /* attempts whose XferEnd has not come, also of transfers that are over */
 	uint64_t open_wait_ms;
 	struct transfer_list transfers;
 	struct loop_call kick;
@@ -114,6 +115,8 @@ void transfer_event(struct transfer *t, enum transfer_event ev);
 /* Ends it for this reason; the first one is reported. */
 void transfer_stop(struct transfer *t, const struct kvt_err *why);
 void transfer_refused(struct transfer *t, const struct kvt_err *why);
+/* Started, not aborted, and its XferEnd is to come. */
+bool transfer_is_under_way(const struct transfer *t);
 void transfer_try(struct transfer *t); /* QUEUED and in its turn: starts it if it can */
 void transfer_free(struct transfer *t);
 const char *transfer_text(const struct transfer *t);
@@ -134,6 +137,8 @@ void transfer_send_landed(struct peer *p, uint64_t wire);
 enum kvt_status hold_get(struct transfer *t, const struct kvt_token *token, struct kvt_err *e);
 /* Whether c's use of a token of that node makes a connection that is not being made for it yet. */
 bool hold_needs_dial(struct client *c, const char *node);
+/* An XferEnd for an attempt under it. */
+void hold_answered(struct hold *h, bool ok);
 void hold_transfer_ended(struct hold *h, struct transfer *t);
 void holds_client_gone(struct client *c);
 void holds_peer_down(struct peer *p, const struct kvt_err *why);

@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Attempts that break, seen from an owner that says what a test wants, when it wants.
 
-They were found by tests/model (its case `counted` is the one that is open).
+They were found by tests/model.
 """
 import pytest
 
@@ -104,7 +104,6 @@ def test_final_behind_one_that_failed(kvtd):
         assert r.ended(2) == "TRANSPORT"
 
 
-@pytest.mark.xfail(strict=True, reason="a pull that the owner counted twice stands in for another")
 def test_final_behind_a_pull_that_was_counted_twice(kvtd):
     """The owner's OK came when the bytes had been lost: the pull is tried again, and counts again.
     What must have committed before the final is one more then."""

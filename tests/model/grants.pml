@@ -165,7 +165,8 @@ inline forget_past()
 		if
 		:: h_state[a] == NONE ->
 			h_claimed[a] = false;
-			h_committed[a] = 0
+			h_confirmed[a] = 0;
+			h_unanswered[a] = 0
 		:: else
 		fi
 	}

@@ -31,18 +31,20 @@ inline wire_del(t)
 	t_wire[t] = 0
 }
 
+#define under_way(t) \
+	(t_state[t] == T_STARTING || t_state[t] == T_MOVING || t_state[t] == T_COMMITTING)
+
 /* before(): what must have committed under the open before this one */
 inline send_start(t)
 {
-	n = h_committed[t_hold[t]];
+	n = h_confirmed[t_hold[t]];
 	for (a : 0 .. t) {
 		if
-		:: a != t && t_listed[a] && t_hold[a] == t_hold[t] &&
-		   (t_state[a] == T_STARTING || t_state[a] == T_MOVING ||
-		    t_state[a] == T_COMMITTING || t_state[a] == T_LANDING) -> n++
+		:: a != t && t_listed[a] && t_hold[a] == t_hold[t] && under_way(a) -> n++
 		:: else
 		fi
 	}
+	h_unanswered[t_hold[t]]++;
 	send_owner(F_START, t_wire[t] - 1, n)
 }
 
@@ -180,9 +182,6 @@ inline check_transfer_end()
 	t_terminals[id]++;
 	assert(t_terminals[id] == 1);
 	assert(t_job[id] == NONE);
-#ifndef COUNT_TWICE
-	known = known || (t_end[id] != OK && t_counted[id]);
-#endif
 	/* OK: the owner counted it; a pull's bytes are those of the attempt that it counted */
 	assert(t_end[id] != OK || t_counted[id]);
 	assert(t_end[id] != OK || plan != PULL || !is_data(id) ||
@@ -201,9 +200,7 @@ inline transfer_ended()
 	t_listed[id] = false;
 	wire_del(id);
 	if
-	:: t_end[id] == OK ->
-		h_committed[b]++;
-		h_claimed[b] = h_claimed[b] || op[id] == CLAIM
+	:: t_end[id] == OK -> h_claimed[b] = h_claimed[b] || op[id] == CLAIM
 	:: else
 	fi;
 	if
@@ -329,23 +326,47 @@ inline hold_swept(h)
 	free_if_done(h)
 }
 
+inline hold_answered(h)
+{
+	h_unanswered[h]--;
+	if
+	:: val == OK -> h_confirmed[h]++
+	:: else
+	fi;
+	if
+	:: h_state[h] != DEAD && h_state[h] != NONE -> h_kick[h] = true
+	:: else
+	fi
+}
+
 /* on_kick(), with what transfer_try() asks */
 inline hold_kick(h)
 {
 	h_kick[h] = false;
 	unsure = false;
+	n = 0;
 	last_seen = h_state[h] != OPENING && h_state[h] != OPEN;
+	/* last_is_under_way() */
+	for (ALL_T(a)) {
+		last_seen = last_seen ||
+			    (t_listed[a] && t_hold[a] == h && is_last_t(a) && under_way(a))
+	}
 	for (ALL_T(a)) {
 		if
 		:: !last_seen && t_listed[a] && t_hold[a] == h ->
-			no = t_state[a] != T_QUEUED || (unsure && is_last_t(a)) || t_wire[a] ||
+			no = t_state[a] != T_QUEUED || t_wire[a] ||
+			     (is_last_t(a) && (unsure || h_unanswered[h] > n)) ||
 			     (h_state[h] == OPENING && waits && is_data(a));
 			if
 			:: !no -> then(TRANSFER, a, T_READY, 0)
 			:: else
 			fi;
 			last_seen = is_last_t(a);
-			unsure = unsure || (t_state[a] == T_QUEUED && no) || t_state[a] == T_FENCING
+			unsure = unsure || (t_state[a] == T_QUEUED && no) || t_state[a] == T_FENCING;
+			if
+			:: !no || under_way(a) -> n++
+			:: else
+			fi
 		:: else
 		fi
 	}
@@ -401,6 +422,10 @@ inline opener_lost_peer()
 
 inline at_opener()
 {
+	if
+	:: ev == F_END && h_unanswered[t_hold[T_OF(id)]] -> hold_answered(t_hold[T_OF(id)])
+	:: else
+	fi;
 	if
 	:: ev == F_OPENED && h_state[id] == OPENING && val != OK ->
 		hold_kill(id, T_REFUSED, true)

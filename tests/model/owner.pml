@@ -360,9 +360,6 @@ inline S_commit()
 	assert(!is_data(T_OF(id)) || all_sent[id]);
 	send_end(id, s_end[id]);
 	o_commits[open_of(id)]++;
-#ifndef COUNT_TWICE
-	known = known || t_counted[T_OF(id)];
-#endif
 	t_counted[T_OF(id)] = true;
 	s_counted[id] = true;
 	o_claimed[open_of(id)] = o_claimed[open_of(id)] || op[T_OF(id)] == CLAIM;
@@ -370,8 +367,7 @@ inline S_commit()
 	:: is_last_s(id) ->
 		/* a final counts only after all that the reader asked for before it */
 		for (ALL_T(a)) {
-			assert(!final[T_OF(id)] || !(t_behind[T_OF(id)] & (1 << a)) || t_counted[a] ||
-			       known)
+			assert(!final[T_OF(id)] || !(t_behind[T_OF(id)] & (1 << a)) || t_counted[a])
 		}
 		stop_services(open_of(id), OTHER);
 		if

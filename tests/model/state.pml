@@ -104,7 +104,7 @@ bool t_retry[NT], t_has_sent[NT], t_answered[NT];
 mtype t_job[NT];
 mtype h_state[NT];   /* NONE: freed, or never made */
 bool h_claimed[NT], h_kick[NT], h_sweeping[NT];
-byte h_committed[NT];
+byte h_confirmed[NT], h_unanswered[NT];
 
 /* ---- the owner's daemon */
 mtype owner;	     /* its client */
@@ -134,7 +134,6 @@ bool g_made;
 byte g_terminals, t_terminals[NT];
 bool t_counted[NT];	       /* the owner committed an attempt of it */
 bool s_counted[NS], s_answered[NS];
-bool known;		       /* one of the daemon's known faults had its way: see check */
 bool t_stopped[NT];	       /* something else than the protocol ended it */
 byte t_behind[NT];	       /* bits: what was before it in its hold when it was asked for */
 bool broke;		       /* the link, ever */

@@ -80,9 +80,8 @@ no_move(const struct range *g, const char *cure, struct kvt_err *e, const char *
 
 static bool has_flag(const struct area *a, const char *flag)
 {
-	char word[8];
+	char word[] = { ' ', flag[0], flag[1], ' ', '\0' }; /* all have two letters */
 
-	snprintf(word, sizeof(word), " %s ", flag);
 	return strstr(a->flags, word);
 }
 

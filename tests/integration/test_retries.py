@@ -37,17 +37,23 @@ class Reader:
         self.peer = self.l.accept(self.daemon, streams=2)
         self.streams = [self.l.accept_data(self.peer) for _ in range(2)]
         opened = self.peer.frame("grant_open")
-        self.peer.send("grant_opened", open=opened["open"], access=access)
+        self.open = opened["open"]
+        self.peer.send("grant_opened", open=self.open, access=access)
 
     def start(self):
         return self.peer.frame("xfer_start")
 
     def answer(self, xfer, status=0):
-        self.peer.send("xfer_end", xfer=xfer, status=status, text="" if status == 0 else "said a test")
+        self.peer.send("xfer_end", xfer=xfer, status=status, open=self.open,
+                       text="" if status == 0 else "said a test")
 
     def state(self, n):
         return {r["state"] for r in self.daemon.rows("TRANSFER")
                 if r["role"] == "initiator" and r["handle"] == n}
+
+    def nothing_starts(self):
+        self.peer.pump(0.2)
+        assert not [f for f in self.peer.frames if "xfer_start" in f]
 
     def ended(self, n):
         """How it ends. Until then nothing is tried again."""
@@ -92,11 +98,14 @@ def test_final_behind_one_that_failed(kvtd):
         r.connect(access=2)
         one, final = r.start(), r.start()
         assert final["final"] and final["after"] == 1
-        r.peer.send("xfer_go", xfer=final["xfer"])
-        wait_until("the final moves", lambda: r.state(2) == {"moving"})
         for _ in range(3):
             r.answer(one["xfer"], TRANSPORT)
-            one = r.start()
+            r.nothing_starts()  # what is counted before the final stays as it is while it is judged
+            r.answer(final["xfer"], TRANSPORT)
+            one, final = r.start(), r.start()
+            assert final["final"] and final["after"] == 1
+        r.peer.send("xfer_go", xfer=final["xfer"])
+        wait_until("the final moves", lambda: r.state(2) == {"moving"})
         r.answer(one["xfer"], TRANSPORT)
         assert r.ended(1) == "TRANSPORT"
         r.peer.frame("xfer_abort", xfer=final["xfer"])
@@ -130,3 +139,25 @@ def test_final_behind_a_pull_that_was_counted_twice(kvtd):
                 r.answer(s["xfer"], CANCELED)
             for n in (1, 2, 3):
                 r.client.event("transfer_ended")
+
+
+@pytest.mark.parametrize("status, after", [(0, 2), (CANCELED, 1)], ids=["counted", "not counted"])
+def test_final_behind_one_that_was_canceled(kvtd, status, after):
+    """Canceled, but the owner may have counted it: what is behind waits for its word."""
+    with FakeListener() as l, Reader(kvtd, l) as r:
+        r.client.transfer(1, "OP_PULL", r.token, 1, [1, 2])
+        r.client.transfer(2, "OP_PULL", r.token, 1, [3, 4])
+        r.connect()
+        one, two = r.start(), r.start()
+        r.client.ask("transfer_cancel", transfer=1)
+        r.peer.frame("xfer_abort", xfer=one["xfer"])
+        r.client.event("transfer_ended")
+        r.client.transfer(3, "OP_RELEASE", r.token)
+        r.nothing_starts()
+        r.answer(one["xfer"], status)
+        final = r.start()
+        assert (final["op"], final["after"]) == (3, after)
+        for s in two, final:
+            r.answer(s["xfer"], CANCELED)
+        for _ in range(2):
+            r.client.event("transfer_ended")

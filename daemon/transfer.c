@@ -238,6 +238,17 @@ static void drop_map(struct transfer *t)
 	t->plan = NULL;
 }
 
+static void on_back_off(evutil_socket_t fd, short what, void *arg)
+{
+	struct transfer *t = arg;
+
+	(void)fd;
+	(void)what;
+	if (t->hold)
+		loop_defer(t->obj.d, &t->hold->kick);
+}
+
+/* What broke one connection may be about to break the others: not at once. */
 static void requeue(void *obj)
 {
 	struct transfer *t = obj;
@@ -249,6 +260,10 @@ static void requeue(void *obj)
 	drop_map(t);
 	memset(&t->end, 0, sizeof(t->end));
 	t->retry = false;
+	if (!t->back_off)
+		t->back_off = evtimer_new(t->obj.d->base, on_back_off, t);
+	if (t->back_off)
+		event_in(t->back_off, TRANSFER_BACKOFF_MS << 2 * t->retries);
 	t->retries++;
 	loop_defer(t->obj.d, &t->hold->kick);
 }
@@ -356,6 +371,8 @@ static void end(void *obj)
 		evtimer_del(t->timer);
 	if (t->path_timer)
 		evtimer_del(t->path_timer);
+	if (t->back_off)
+		evtimer_del(t->back_off);
 	side_map_free(&t->map);
 	for (uint32_t i = 0; i < t->n_parts; i++)
 		cache_put(t->parts[i].near.cache);
@@ -557,6 +574,8 @@ void transfer_try(struct transfer *t)
 	/* One that may wait long for its grant does not take a place among the movers meanwhile. */
 	if (h->state == HOLD_OPENING && h->open_wait_ms && t->n_parts)
 		return;
+	if (t->back_off && evtimer_pending(t->back_off, NULL))
+		return;
 	if (t->n_parts) {
 		st = path_choose(h->peer, &t->net, &e);
 		if (st == KVT_PENDING) {
@@ -686,6 +705,8 @@ void transfer_free(struct transfer *t)
 		event_free(t->timer);
 	if (t->path_timer)
 		event_free(t->path_timer);
+	if (t->back_off)
+		event_free(t->back_off);
 	free(t->parts);
 	free(t->note);
 	free(t->far_note);

@@ -11,7 +11,8 @@
 #include "sm.h"
 #include "transfer.h"
 
-#define TRANSFER_RETRIES 3
+#define TRANSFER_RETRIES    3
+#define TRANSFER_BACKOFF_MS 20 /* before the first; the others four times as long as the last */
 
 struct hold;
 TAILQ_HEAD(transfer_list, transfer);
@@ -55,6 +56,7 @@ struct transfer {
 	struct loop_call fenced;  /* FENCING without a job */
 	struct event *timer;	  /* of the caller's deadline, or NULL */
 	struct event *path_timer; /* while the path is not up, or NULL */
+	struct event *back_off;	  /* pending before it is tried again, or NULL */
 	uint64_t deadline_ns;
 	uint64_t queued_ns, started_ns, ended_ns;
 	uint64_t open_wait_ms;
@@ -90,9 +92,10 @@ struct hold {
 	uint64_t handle;
 	enum hold_state state;
 	bool claimed, dialling, parked, revoked, freed;
-	bool sweeping; /* its transfers are being stopped, one after the other */
+	bool sweeping;	     /* its transfers are being stopped, one after the other */
 	uint64_t confirmed;  /* OKs of the owner, whether they were of use or not */
-	uint64_t unanswered; /* attempts whose XferEnd has not come, also of transfers that are over */
+	uint64_t unanswered; /* attempts whose XferEnd has not come, also of transfers that are over
+			      */
 	uint64_t open_wait_ms;
 	struct transfer_list transfers;
 	struct loop_call kick;

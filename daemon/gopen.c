@@ -41,6 +41,12 @@ static void send_revoke(struct gopen *o, const struct kvt_err *why)
 	peer_send(o->peer, &f);
 }
 
+/* Where an open waits for the grant of that key; with some whose hash begins in the same way. */
+static struct gopen_list *parked_list(struct grants *gs, const struct grant_key *key)
+{
+	return &gs->parked[(key->hash[0] | key->hash[1] << 8) % PARKED_LISTS];
+}
+
 /* ---------------------------------------------------------------- life */
 
 void gopen_free(struct gopen *o)
@@ -53,7 +59,7 @@ void gopen_free(struct gopen *o)
 		TAILQ_REMOVE(&o->grant->opens, o, link);
 		o->grant->n_opens--;
 	} else {
-		TAILQ_REMOVE(&d->grants->parked, o, link);
+		TAILQ_REMOVE(parked_list(d->grants, &o->key), o, link);
 		d->grants->n_parked--;
 	}
 	loop_undefer(d, &o->kick);
@@ -219,7 +225,7 @@ static bool park(struct gopen *o, uint64_t wait_ms, struct kvt_err *e)
 		return false;
 	}
 	event_in(o->timer, wait_ms);
-	TAILQ_INSERT_TAIL(&gs->parked, o, link);
+	TAILQ_INSERT_TAIL(parked_list(gs, &o->key), o, link);
 	gs->n_parked++;
 	return true;
 }
@@ -275,10 +281,11 @@ static void admit(struct gopen *o, struct grant *g)
 void gopen_admit_parked(struct grant *g)
 {
 	struct grants *gs = g->obj.d->grants;
+	struct gopen_list *list = parked_list(gs, &g->key);
 	struct gopen *o, *next;
 	struct kvt_err e;
 
-	for (o = TAILQ_FIRST(&gs->parked); o; o = next) {
+	for (o = TAILQ_FIRST(list); o; o = next) {
 		next = TAILQ_NEXT(o, link);
 		if (memcmp(&o->key, &g->key, sizeof(g->key)))
 			continue;
@@ -287,7 +294,7 @@ void gopen_admit_parked(struct grant *g)
 				refuse_parked(o, &e);
 			continue;
 		}
-		TAILQ_REMOVE(&gs->parked, o, link);
+		TAILQ_REMOVE(list, o, link);
 		gs->n_parked--;
 		admit(o, g);
 		gopen_service_gone(o);

@@ -530,7 +530,8 @@ enum kvt_status grants_init(struct kvtd *d, struct kvt_err *e)
 	d->grants = calloc(1, sizeof(*d->grants));
 	if (!d->grants)
 		return kvt_fail_nomem(e, "table of grants");
-	TAILQ_INIT(&d->grants->parked);
+	for (int i = 0; i < PARKED_LISTS; i++)
+		TAILQ_INIT(&d->grants->parked[i]);
 	TAILQ_INIT(&d->grants->ended_order);
 	d->grants->purge = evtimer_new(d->base, on_purge, d);
 	d->grants->timers = timers_new(d->base, grant_on_timer);
@@ -544,8 +545,9 @@ void grants_done(struct kvtd *d)
 
 	if (!d->grants)
 		return;
-	while ((o = TAILQ_FIRST(&d->grants->parked)))
-		gopen_free(o);
+	for (int i = 0; i < PARKED_LISTS; i++)
+		while ((o = TAILQ_FIRST(&d->grants->parked[i])))
+			gopen_free(o);
 	while (d->grants->n_ended)
 		ended_drop(d->grants, TAILQ_FIRST(&d->grants->ended_order));
 	if (d->grants->purge)

@@ -18,6 +18,7 @@ struct grant_news;
 #define GRANT_ATTEMPTS_MAX 16
 #define GRANT_PROGRESS_MAX 4096
 #define PARKED_MAX	   65536 /* opens of all peers that wait for their grant */
+#define PARKED_LISTS	   1024
 #define ENDED_MAX	   16384 /* ended grants that are remembered */
 
 /* There may be 100,000 of them: under 512 bytes with all that belongs to it but long lists. */
@@ -146,7 +147,7 @@ TAILQ_HEAD(ended_list, ended);
 
 struct grants {
 	struct grant *by_key;
-	struct gopen_list parked;
+	struct gopen_list parked[PARKED_LISTS]; /* by the first bytes of their keys' hashes */
 	uint32_t n_parked;
 	struct ended *ended;
 	struct ended_list ended_order;

@@ -45,6 +45,7 @@ struct kvtd {
 	uint64_t cache_serial; /* private to cache.c */
 
 	struct obj_list objects[OBJ_KINDS];
+	struct obj *cursor[OBJ_KINDS]; /* obj_after()'s */
 	uint64_t n_objects[OBJ_KINDS];
 	uint64_t last_id[OBJ_KINDS];
 	struct kvtd_counts counts;

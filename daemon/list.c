@@ -60,10 +60,13 @@ static bool add_row(struct page *p, struct obj *o, struct kvt_arena *a)
 static enum kvt_status fill_page(struct client *c, const Kvt__List *m, struct page *p,
 				 struct kvt_arena *a, struct kvt_err *e)
 {
+	uint64_t after = m->id > m->after_id ? m->id - 1 : m->after_id;
 	struct obj *o;
 
-	TAILQ_FOREACH(o, &c->d->objects[m->object], link) {
-		if (o->id <= m->after_id || (m->id && o->id != m->id) || !may_see(c, o))
+	for (o = obj_after(c->d, m->object, after); o; o = TAILQ_NEXT(o, link)) {
+		if (m->id && o->id != m->id)
+			break;
+		if (!may_see(c, o))
 			continue;
 		if (!add_row(p, o, a))
 			return kvt_fail_nomem(e, "a list");

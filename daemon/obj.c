@@ -19,20 +19,27 @@ void obj_del(struct obj *o)
 {
 	if (!o->id)
 		return;
+	if (o->d->cursor[o->ops->kind] == o)
+		o->d->cursor[o->ops->kind] = TAILQ_PREV(o, obj_list, link);
 	TAILQ_REMOVE(&o->d->objects[o->ops->kind], o, link);
 	o->d->n_objects[o->ops->kind]--;
 	o->id = 0;
 }
 
+struct obj *obj_after(struct kvtd *d, Kvt__Object kind, uint64_t id)
+{
+	struct obj *o = d->cursor[kind];
+
+	if (!o || o->id > id)
+		o = TAILQ_FIRST(&d->objects[kind]);
+	for (; o && o->id <= id; o = TAILQ_NEXT(o, link))
+		d->cursor[kind] = o;
+	return o;
+}
+
 struct obj *obj_find(struct kvtd *d, Kvt__Object kind, uint64_t id)
 {
-	struct obj *o;
+	struct obj *o = id ? obj_after(d, kind, id - 1) : NULL;
 
-	TAILQ_FOREACH(o, &d->objects[kind], link) {
-		if (o->id == id)
-			return o;
-		if (o->id > id)
-			break;
-	}
-	return NULL;
+	return o && o->id == id ? o : NULL;
 }

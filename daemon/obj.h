@@ -39,4 +39,7 @@ TAILQ_HEAD(obj_list, obj);
 void obj_add(struct kvtd *d, struct obj *o, const struct obj_ops *ops);
 void obj_del(struct obj *o); /* nothing if it was never added */
 struct obj *obj_find(struct kvtd *d, Kvt__Object kind, uint64_t id); /* or NULL */
+/* The first whose id is larger, or NULL. Cheap where the last call, of that kind, had a smaller id
+ * that was near: pages of a long list follow one another. */
+struct obj *obj_after(struct kvtd *d, Kvt__Object kind, uint64_t id);
 #endif

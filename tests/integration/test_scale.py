@@ -117,6 +117,8 @@ def test_a_hundred_thousand_grants(kvtd, crowd):
     each = (rss_anon(d) - before) / 20000
     print(f"with 64 scattered blocks: {each:.0f} bytes")
     assert each < 512 + 4 * 64, each
+    ids = [row["id"] for row in d.rows("GRANT")]  # in pages
+    assert len(ids) == 20000 and ids == sorted(set(ids))
     c.ok("revoke")
     c.ok("close")
     wait_until("the memory is given back", lambda: d.status()["rss_anon_bytes"] < 6 << 20)

@@ -223,40 +223,6 @@ static void do_region(const struct words *w)
 	say((int)(word_flag(w, "memfd") ? own_memfd(w, len) : alloc(w, len)));
 }
 
-/* punch NAME OFFSET LEN: a hole */
-static void do_punch(const struct words *w)
-{
-	struct region_thing *r = thing(THING_REGION, arg(w, 1));
-	int rc =
-		fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
-			  (off_t)strtoull(arg(w, 2), NULL, 0), (off_t)strtoull(arg(w, 3), NULL, 0));
-
-	printf("%s %s\n", rc ? "FAILED" : "OK", rc ? strerror(errno) : "");
-}
-
-/* release NAME MS [keep=NAME2]: a caller's memfd stays mapped under that name */
-static void do_release(const struct words *w)
-{
-	struct region_thing *r = thing(THING_REGION, arg(w, 1));
-	const char *keep = word_str(w, "keep", NULL);
-	enum kvt_status st = kvt_region_release(r->handle, arg_int(w, 2, 10000));
-
-	if (st == KVT_OK) {
-		thing_set(THING_REGION, w->w[1], NULL);
-		if (keep && r->fd >= 0) {
-			thing_set(THING_REGION, keep, r);
-		} else {
-			if (r->fd >= 0) {
-				munmap(r->addr, r->len);
-				close(r->fd);
-			}
-			free(r->shadow);
-			free(r);
-		}
-	}
-	say((int)st);
-}
-
 static void do_pause(const struct words *w)
 {
 	pause_us((uint64_t)arg_int(w, 1, 0) * 1000);

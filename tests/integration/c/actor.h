@@ -91,6 +91,8 @@ void region_keep(const char *name, struct kvt_region *h, int fd);
 
 /* ---- actor_region.c: commands */
 
+void do_punch(const struct words *w);
+void do_release(const struct words *w);
 void do_suspend(const struct words *w);
 void do_resume(const struct words *w);
 void do_move(const struct words *w);

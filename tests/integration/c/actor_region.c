@@ -1,14 +1,50 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * actor_region.c - regions whose memory comes and goes
+ * actor_region.c - commands about regions whose memory comes and goes
  */
 #include "actor.h"
 
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
+
+/* punch NAME OFFSET LEN: a hole */
+void do_punch(const struct words *w)
+{
+	struct region_thing *r = thing(THING_REGION, arg(w, 1));
+	int rc =
+		fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE,
+			  (off_t)strtoull(arg(w, 2), NULL, 0), (off_t)strtoull(arg(w, 3), NULL, 0));
+
+	printf("%s %s\n", rc ? "FAILED" : "OK", rc ? strerror(errno) : "");
+}
+
+/* release NAME MS [keep=NAME2]: a caller's memfd stays mapped under that name */
+void do_release(const struct words *w)
+{
+	struct region_thing *r = thing(THING_REGION, arg(w, 1));
+	const char *keep = word_str(w, "keep", NULL);
+	enum kvt_status st = kvt_region_release(r->handle, arg_int(w, 2, 10000));
+
+	if (st == KVT_OK) {
+		thing_set(THING_REGION, w->w[1], NULL);
+		if (keep && r->fd >= 0) {
+			thing_set(THING_REGION, keep, r);
+		} else {
+			if (r->fd >= 0) {
+				munmap(r->addr, r->len);
+				close(r->fd);
+			}
+			free(r->shadow);
+			free(r);
+		}
+	}
+	say((int)st);
+}
 
 /* suspend NAME MS: a caller's memfd stays mapped, to be looked at */
 void do_suspend(const struct words *w)

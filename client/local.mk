@@ -36,6 +36,7 @@ kvtbench_files += client/bench/main.c client/bench/bench.h
 kvtbench_files += client/bench/measure.c client/bench/fleet.c
 kvtbench_files += client/bench/base.c client/bench/base.h
 kvtbench_files += client/bench/base_poll.c
+kvtbench_files += client/bench/base_copy.c
 kvtbench_files += client/bench/base_stream.c client/bench/base_stream.h
 kvtbench_files += client/bench/base_tls.c
 kvtbench_files += client/bench/base_pingpong.c client/bench/base_messages.c

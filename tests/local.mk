@@ -127,6 +127,11 @@ tests_unit_test_net_tls_SOURCES = tests/unit/test_net_tls.c $(net_fixture) \
 tests_unit_test_net_tls_LDADD = $(unit_daemon)
 
 # the recorder of tests/data/wire is no test: built on demand
+# how fast the iterator of extents is: make tests/bench/extents && tests/bench/extents
+EXTRA_PROGRAMS += tests/bench/extents
+tests_bench_extents_SOURCES = tests/bench/extents.c
+tests_bench_extents_LDADD = libkvtcommon.la
+
 EXTRA_PROGRAMS += tests/unit/wire_record
 wire_samples = tests/unit/wire_samples.c tests/unit/wire_samples.h
 tests_unit_wire_record_SOURCES = tests/unit/wire_record.c $(wire_samples)
@@ -179,6 +184,7 @@ tests_unit_test_peer_twice_LDADD = $(unit_daemon)
 check_PROGRAMS += tests/unit/test_bench
 tests_unit_test_bench_SOURCES = tests/unit/test_bench.c client/bench/base.c \
 	client/bench/base_poll.c client/bench/base_stream.c client/bench/base_tls.c \
+	client/bench/base_copy.c \
 	client/bench/base_pingpong.c \
 	client/bench/base_messages.c client/bench/cache.c client/bench/shape.c \
 	client/bench/stats.c client/bench/client.c client/bench/lane.c client/bench/options.c \

@@ -4,12 +4,11 @@
  *
  * The bytes that one transfer of every client moves, as one run of pieces of BASE_PIECE from the
  * start of the sources' regions to the start of the destinations': the best case, for a fragmented
- * transfer too. Here is what is a piece, and memcpy; streams are base_stream.c's.
+ * transfer too; but copies of such a one move its blocks. Here is what is a piece; copies are
+ * base_copy.c's, streams base_stream.c's.
  */
 #include "base.h"
 
-#include <errno.h>
-#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,6 +22,13 @@ void base_begin(struct base *b)
 	b->deadline_ns = b->begin_ns + b->ns;
 }
 
+/* The ith that a transfer of the first lane moves. */
+static char *block_at(const struct side *s, uint64_t i)
+{
+	return s->base + i / s->n_blocks * s->plane_stride + GUARD +
+	       s->blocks[i % s->n_blocks] * s->block_bytes;
+}
+
 struct piece base_piece(const struct base *b, uint64_t i)
 {
 	struct client *c;
@@ -30,46 +36,17 @@ struct piece base_piece(const struct base *b, uint64_t i)
 
 	i %= b->pieces;
 	c = &b->clients[i / b->per_client];
-	off = i % b->per_client * BASE_PIECE;
+	i %= b->per_client;
+	if (b->blocks)
+		return (struct piece){ block_at(&c->src, i), block_at(&c->dst, i), b->piece };
+	off = i * b->piece;
 	return (struct piece){ c->src.base + off, c->dst.base + off,
-			       b->bytes - off < BASE_PIECE ? b->bytes - off : BASE_PIECE };
+			       b->bytes - off < b->piece ? b->bytes - off : b->piece };
 }
 
 bool base_go_on(const struct base *b, uint64_t i)
 {
 	return i < b->pieces || (now_ns() < b->deadline_ns && !bench_stopped);
-}
-
-static void *copy(void *arg)
-{
-	struct base *b = arg;
-	uint64_t i;
-
-	while (i = atomic_fetch_add(&b->next, 1), base_go_on(b, i)) {
-		struct piece p = base_piece(b, i);
-
-		memcpy(p.dst, p.src, p.len);
-		atomic_fetch_add(&b->moved, p.len);
-	}
-	return NULL;
-}
-
-static int run_copy(struct base *b)
-{
-	pthread_t *threads = calloc(b->o->threads, sizeof(*threads));
-	uint64_t n = 0;
-
-	if (!threads)
-		return ENOMEM;
-	base_begin(b);
-	while (n < b->o->threads && pthread_create(&threads[n], NULL, copy, b) == 0)
-		n++;
-	if (n < b->o->threads)
-		atomic_store(&b->err, EAGAIN);
-	for (uint64_t i = 0; i < n; i++)
-		pthread_join(threads[i], NULL);
-	free(threads);
-	return atomic_load(&b->err);
 }
 
 enum base_kind base_kind(const struct opts *o)
@@ -81,7 +58,7 @@ const char *base_name(enum base_kind kind)
 {
 	static const char *const names[BASE_KINDS] = { "memcpy", "tcp", "openssl" };
 
-	return names[kind];
+	return kind == BASE_MEMCPY && base_copy_streams() ? "streaming" : names[kind];
 }
 
 uint64_t base_cpus(void)
@@ -109,9 +86,11 @@ double base_run(const struct opts *o, enum base_kind kind, struct client *client
 	struct base b = { .o = o, .clients = clients, .bytes = shape_bytes(&o->shape), .ns = ns };
 	int err;
 
-	b.per_client = (b.bytes + BASE_PIECE - 1) / BASE_PIECE;
+	b.blocks = kind == BASE_MEMCPY && o->fragmented && !o->shape.slice;
+	b.piece = b.blocks ? o->shape.src_bytes : BASE_PIECE;
+	b.per_client = (b.bytes + b.piece - 1) / b.piece;
 	b.pieces = b.per_client * o->clients;
-	err = kind == BASE_MEMCPY ? run_copy(&b) : base_run_streams(&b, kind == BASE_OPENSSL);
+	err = kind == BASE_MEMCPY ? base_run_copy(&b) : base_run_streams(&b, kind == BASE_OPENSSL);
 	if (err) {
 		if (err > 0)
 			bench_error("baseline: %s", strerror(err));

@@ -13,6 +13,8 @@ struct base {
 	const struct opts *o;
 	struct client *clients;
 	uint64_t bytes;	 /* of a client */
+	uint64_t piece;	 /* bytes; the last one may have fewer */
+	bool blocks;	 /* a piece is a block of the transfer, where it lies */
 	uint64_t pieces; /* of all clients */
 	uint64_t per_client;
 	uint64_t ns, begin_ns, deadline_ns; /* how long; of the moving, set when all is ready */
@@ -34,6 +36,10 @@ bool base_go_on(const struct base *b, uint64_t i);
 
 /* Processors that this process may use. */
 uint64_t base_cpus(void);
+
+/* base_copy.c: 0 or an errno; whether it found that streaming stores are better than memcpy. */
+int base_run_copy(struct base *b);
+bool base_copy_streams(void);
 
 /* base_stream.c: over loopback, with or without TLS. 0, or an errno, or < 0: it was said. */
 int base_run_streams(struct base *b, bool tls);

@@ -238,6 +238,38 @@ START_TEST(test_baselines)
 }
 END_TEST
 
+/* Of a fragmented transfer the copies move the blocks, and nothing else. */
+START_TEST(test_baseline_blocks)
+{
+	struct shape s = { .planes = 2, .blocks = 300, .src_bytes = 5000, .dst_bytes = 5000 };
+	struct opts o = { .clients = 1, .threads = 2, .inflight = 2, .fragmented = true };
+	struct client c = { 0 };
+	uint64_t moved = 0;
+	char text[160] = "";
+
+	o.shape = s;
+	ck_assert_int_eq(side_layout(&c.src, &o, false, 7), 0);
+	ck_assert_int_eq(side_layout(&c.dst, &o, true, 7), 0);
+	c.dst.lanes = 1; /* the second one's blocks are guards here */
+	c.src.base = calloc(1, c.src.len);
+	c.dst.base = malloc(c.dst.len);
+	ck_assert(c.src.base && c.dst.base);
+	side_fill(&c.src, 7);
+	side_wipe(&c.dst);
+	ck_assert(base_run(&o, BASE_MEMCPY, &c, 0, &moved) > 0);
+	ck_assert_uint_ge(moved, shape_bytes(&s));
+	for (uint32_t i = 0; i < s.blocks; i++)
+		c.dst.moved[i] = true;
+	ck_assert_msg(side_check(&c.dst, &s, 7, text, sizeof(text)) == 0, "%s", text);
+	free(c.src.base);
+	free(c.dst.base);
+	free(c.src.blocks);
+	free(c.dst.blocks);
+	free(c.src.moved);
+	free(c.dst.moved);
+}
+END_TEST
+
 START_TEST(test_baseline_threads)
 {
 	struct opts o = { .threads = 8, .streams = 3 };
@@ -442,6 +474,7 @@ Suite *test_suite(void)
 	suite_add_tcase(s, t);
 	t = tcase_create("baselines");
 	tcase_add_loop_test(t, test_baselines, 0, 8);
+	tcase_add_test(t, test_baseline_blocks);
 	tcase_add_test(t, test_baseline_threads);
 	tcase_add_test(t, test_baseline_tls);
 	tcase_add_loop_test(t, test_round_trips, 0, 2);

@@ -164,6 +164,8 @@ static struct progress *progress_new(const Kvt__GrantProgress *m)
 			.count = from->count,
 			.step = from->step,
 			.bytes = from->bytes,
+			.from = from->from,
+			.to = from->to,
 		};
 	}
 	return p;
@@ -196,6 +198,24 @@ void kvt_grant_on_progress(struct kvt *k, const Kvt__GrantProgress *m)
 
 /* ------------------------------------------------------------------ create */
 
+static enum kvt_status check_part(const struct kvt_part *p, uint32_t i, struct kvt_err *e)
+{
+	if (p->reserved[0] || p->reserved[1])
+		return kvt_fail(e, KVT_INVALID, "grant: reserved of part %u is not zero", i);
+	if (p->region && (p->cache || p->blocks || p->n_blocks))
+		return kvt_fail(e, KVT_INVALID,
+				"grant: part %u has a region, and a cache or blocks", i);
+	if (p->region)
+		return kvt_ranges_check(p->ranges, "grant: ranges", i, e);
+	if (p->ranges)
+		return kvt_fail(e, KVT_INVALID, "grant: part %u has ranges, but no region", i);
+	if (!p->cache)
+		return kvt_fail(e, KVT_INVALID, "grant: part %u has no cache", i);
+	if (!p->blocks || !p->n_blocks)
+		return kvt_fail(e, KVT_INVALID, "grant: part %u has no blocks", i);
+	return KVT_OK;
+}
+
 static enum kvt_status check(const struct kvt_grant_opts *o, struct kvt_err *e)
 {
 	char tag[KVT_TAG_MAX + 1];
@@ -217,14 +237,8 @@ static enum kvt_status check(const struct kvt_grant_opts *o, struct kvt_err *e)
 	for (uint32_t i = 0; i < o->n_parts; i++) {
 		const struct kvt_part *p = &o->parts[i];
 
-		if (!p->cache)
-			return kvt_fail(e, KVT_INVALID, "grant: part %u has no cache", i);
-		if (!p->blocks || !p->n_blocks)
-			return kvt_fail(e, KVT_INVALID, "grant: part %u has no blocks", i);
-		for (int j = 0; j < 4; j++)
-			if (p->reserved[j])
-				return kvt_fail(e, KVT_INVALID,
-						"grant: reserved of part %u is not zero", i);
+		if (check_part(p, i, e))
+			return e->status;
 	}
 	return kvt_text_in(o->tag, KVT_TAG_MAX, "the grant's tag", tag, e);
 }
@@ -257,11 +271,16 @@ static enum kvt_status build(struct message *b, const struct kvt_grant_opts *o, 
 
 		b->parts[i] = &b->part[i];
 		kvt__grant_part__init(&b->part[i]);
-		b->part[i].cache = p->cache->nr;
+		b->part[i].cache = p->cache ? p->cache->nr : 0;
 		b->part[i].blocks = (uint32_t *)p->blocks;
 		b->part[i].n_blocks = p->n_blocks;
+		b->part[i].region = p->region ? p->region->nr : 0;
+		b->part[i].ranges = kvt_range_numbers(p->ranges);
+		b->part[i].n_ranges = p->ranges ? 2 * (size_t)p->ranges->n : 0;
+		b->part[i].offsets = p->ranges && p->ranges->flags & KVT_OFFSETS;
 		lists.ids[i] = p->blocks;
 		lists.counts[i] = p->n_blocks;
+		lists.ranges[2 * i] = p->ranges;
 	}
 	b->m.secret = (ProtobufCBinaryData){ KVT_SECRET_BYTES, b->secret };
 	b->m.readers = o->readers;
@@ -275,7 +294,8 @@ static enum kvt_status build(struct message *b, const struct kvt_grant_opts *o, 
 		return KVT_OK;
 	for (uint32_t i = 0; i < o->n_parts; i++) {
 		b->part[i].list_blocks = b->part[i].n_blocks;
-		b->part[i].n_blocks = 0;
+		b->part[i].list_ranges = b->part[i].n_ranges / 2;
+		b->part[i].n_blocks = b->part[i].n_ranges = 0;
 	}
 	b->lists = kvt_lists_memfd(&lists, e);
 	return b->lists < 0 ? e->status : KVT_OK;
@@ -344,7 +364,8 @@ static enum kvt_status create(struct kvt *k, const struct kvt_grant_opts *o, str
 	struct kvt_grant *g = NULL;
 
 	for (uint32_t i = 0; i < o->n_parts && st == KVT_OK; i++)
-		st = kvt_cache_usable(k, o->parts[i].cache, e);
+		st = o->parts[i].region ? kvt_region_usable(k, o->parts[i].region, e)
+					: kvt_cache_usable(k, o->parts[i].cache, e);
 	if (st == KVT_OK)
 		st = grant_new(k, o, b->secret, &g, e);
 	if (st != KVT_OK)

@@ -178,7 +178,7 @@ struct kvt_progress_part {
 	uint32_t reserved;
 	uint64_t first, count, step;
 	uint64_t bytes;
-	uint64_t reserved2[2];
+	uint64_t from, to; /* of a part of a region: `count` ranges, all in [from, to) of it */
 };
 
 struct kvt_xfer;
@@ -380,12 +380,37 @@ enum kvt_grant_access {
 	KVT_GRANT_WRITE = 2,
 };
 
-/* An ordered list of blocks of a cache. Ids may repeat in read grants only. */
+/* Bytes of a region. */
+struct kvt_range {
+	uint64_t addr; /* where they are in the process that registered the region; or an offset */
+	uint64_t len;  /* at least 1 */
+};
+
+enum kvt_ranges_flags {
+	KVT_OFFSETS = 1 << 0, /* addr counts from the region's first byte */
+};
+
+/*
+ * Any, in any order; they may overlap. n 0: all there is. The daemon's memory for them, 16 bytes each
+ * (36 in a grant), counts in its limit list_bytes.
+ */
+struct kvt_ranges {
+	const struct kvt_range *ranges;
+	uint32_t n;
+	uint32_t flags; /* enum kvt_ranges_flags */
+};
+
+/*
+ * An ordered list of blocks of a cache (ids may repeat in read grants only); or, with cache, blocks
+ * and n_blocks zero, the bytes of a region.
+ */
 struct kvt_part {
 	struct kvt_cache *cache;
 	const uint32_t *blocks;
 	size_t n_blocks;
-	uint64_t reserved[4]; /* zero */
+	struct kvt_region *region;
+	const struct kvt_ranges *ranges; /* of region; NULL: all of it */
+	uint64_t reserved[2];		 /* zero */
 };
 
 enum kvt_grant_flags {
@@ -472,6 +497,12 @@ struct kvt_slice {
  * My blocks blocks[i], i < n_blocks, against block first + i x far_step of the list of part
  * `grant_part` of the grant; my planes [plane_first, plane_first + plane_count) against the grant's
  * from far_plane_first on. Without a slice both sides' block_bytes must be equal.
+ *
+ * Against a part of a region: the bytes of far_ranges, in the owner's addresses (or offsets) and
+ * inside of what was granted, against as many bytes of mine: the first against the first, however
+ * either side's list is cut. Mine are ranges of my region (cache, blocks, slice and all places of
+ * blocks and planes zero) or blocks of my cache, in the order plane, block. Where ranges that are
+ * written to overlap, what their bytes become is one of what was written to them.
  */
 struct kvt_xfer_part {
 	struct kvt_cache *cache;
@@ -483,8 +514,12 @@ struct kvt_xfer_part {
 	uint32_t plane_count; /* 0: all from plane_first on */
 	uint32_t far_plane_first;
 	struct kvt_slice slice;
-	uint64_t far_step;    /* 0: 1 */
-	uint64_t reserved[4]; /* zero */
+	uint64_t far_step; /* 0: 1 */
+	struct kvt_region *region;
+	const struct kvt_ranges *ranges; /* of region; NULL: all of it */
+	const struct kvt_ranges
+		*far_ranges; /* n 0: all that was granted; NULL with a region, too */
+	uint64_t reserved;   /* zero */
 };
 
 enum kvt_xfer_flags {
@@ -547,7 +582,7 @@ struct kvt_xfer_stats {
 	size_t size;
 	const char *path; /* "local", "tcp"; "" if none was taken. Valid until kvt_xfer_free */
 	uint64_t bytes;	  /* of the transfer; all of them moved if its status is KVT_OK */
-	uint64_t pieces;  /* blocks x planes x slice count */
+	uint64_t pieces;  /* blocks x planes x slice count, and ranges */
 	uint64_t pieces_coalesced; /* contiguous runs, as the own daemon moved them */
 	uint64_t queued_ns;	   /* CLOCK_BOOTTIME */
 	uint64_t started_ns;	   /* 0: never */

@@ -373,6 +373,8 @@ enum kvt_status kvt_region_send_memory(struct kvt *k, const struct kvt_region *r
 /* How it stands with c, which asks that nothing touches the region any more. */
 enum look kvt_region_look(const struct kvt *k, const struct kvt_region *r, const struct call *c);
 void kvt_region_free(struct kvt *k, struct kvt_region *r);
+enum kvt_status kvt_region_usable(const struct kvt *k, const struct kvt_region *r,
+				  struct kvt_err *e);
 enum kvt_status kvt_cache_send(struct kvt *k, struct kvt_cache *c, struct kvt_err *e);
 void kvt_cache_free(struct kvt *k, struct kvt_cache *c);
 /* Whether the daemon has it, for use in a request. */
@@ -397,7 +399,16 @@ struct block_lists {
 	size_t n;
 	const uint32_t *ids[KVT_PARTS_MAX];
 	size_t counts[KVT_PARTS_MAX];
+	const struct kvt_ranges *ranges[2 * KVT_PARTS_MAX]; /* in their order; NULL: none */
 };
+/* Whether a caller's list is one; NULL is. */
+enum kvt_status kvt_ranges_check(const struct kvt_ranges *r, const char *what, uint32_t part,
+				 struct kvt_err *e);
+/* For a message: the inline numbers, two for each. */
+static inline uint64_t *kvt_range_numbers(const struct kvt_ranges *r)
+{
+	return r ? (uint64_t *)(uintptr_t)r->ranges : NULL;
+}
 /* A memfd with the lists, or -1 with e set. */
 int kvt_lists_memfd(const struct block_lists *l, struct kvt_err *e);
 

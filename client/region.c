@@ -337,6 +337,14 @@ void kvt_region_free(struct kvt *k, struct kvt_region *r)
 	free(r);
 }
 
+enum kvt_status kvt_region_usable(const struct kvt *k, const struct kvt_region *r,
+				  struct kvt_err *e)
+{
+	if (r->k != k)
+		return kvt_fail(e, KVT_INVALID, "region %llu is of another connection", ULL(r->nr));
+	return r->bad.status == KVT_OK ? KVT_OK : kvt_fail_as(e, &r->bad);
+}
+
 /* ------------------------------------------------------------------ release */
 
 enum look kvt_region_look(const struct kvt *k, const struct kvt_region *r, const struct call *c)

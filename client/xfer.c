@@ -87,20 +87,37 @@ void kvt_xfer_on_ended(struct kvt *k, const Kvt__TransferEnded *m)
 
 /* ------------------------------------------------------------------ start */
 
+static enum kvt_status check_region_part(const struct kvt_xfer_part *p, uint32_t i,
+					 struct kvt_err *e)
+{
+	static const struct kvt_slice none;
+
+	if (p->cache || p->blocks || p->n_blocks || p->plane_first || p->plane_count ||
+	    p->far_plane_first || p->first || p->far_step ||
+	    memcmp(&p->slice, &none, sizeof(none)) != 0)
+		return kvt_fail(e, KVT_INVALID,
+				"transfer: part %u has a region, and something of a cache", i);
+	if (kvt_ranges_check(p->ranges, "transfer: ranges", i, e))
+		return e->status;
+	return kvt_ranges_check(p->far_ranges, "transfer: far ranges", i, e);
+}
+
 static enum kvt_status check_part(const struct kvt_xfer_part *p, uint32_t i, struct kvt_err *e)
 {
+	if (p->reserved)
+		return kvt_fail(e, KVT_INVALID, "transfer: reserved of part %u is not zero", i);
+	if (p->slice.reserved)
+		return kvt_fail(e, KVT_INVALID,
+				"transfer: reserved of the slice of part %u is not zero", i);
+	if (p->region)
+		return check_region_part(p, i, e);
+	if (p->ranges)
+		return kvt_fail(e, KVT_INVALID, "transfer: part %u has ranges, but no region", i);
 	if (!p->cache)
 		return kvt_fail(e, KVT_INVALID, "transfer: part %u has no cache", i);
 	if (!p->blocks || !p->n_blocks)
 		return kvt_fail(e, KVT_INVALID, "transfer: part %u has no blocks", i);
-	for (int j = 0; j < 4; j++)
-		if (p->reserved[j])
-			return kvt_fail(e, KVT_INVALID, "transfer: reserved of part %u is not zero",
-					i);
-	if (p->slice.reserved)
-		return kvt_fail(e, KVT_INVALID,
-				"transfer: reserved of the slice of part %u is not zero", i);
-	return KVT_OK;
+	return kvt_ranges_check(p->far_ranges, "transfer: far ranges", i, e);
 }
 
 static enum kvt_status check(const struct kvt_xfer_opts *o, Kvt__Op op, struct kvt_err *e)
@@ -145,7 +162,15 @@ struct message {
 static void build_part(const struct kvt_xfer_part *p, Kvt__TransferPart *to, Kvt__Slice *slice)
 {
 	kvt__transfer_part__init(to);
-	to->cache = p->cache->nr;
+	to->cache = p->cache ? p->cache->nr : 0;
+	to->region = p->region ? p->region->nr : 0;
+	to->ranges = kvt_range_numbers(p->ranges);
+	to->n_ranges = p->ranges ? 2 * (size_t)p->ranges->n : 0;
+	to->offsets = p->ranges && p->ranges->flags & KVT_OFFSETS;
+	to->raw = p->region || p->far_ranges;
+	to->far_ranges = kvt_range_numbers(p->far_ranges);
+	to->n_far_ranges = p->far_ranges ? 2 * (size_t)p->far_ranges->n : 0;
+	to->far_offsets = p->far_ranges && p->far_ranges->flags & KVT_OFFSETS;
 	to->blocks = (uint32_t *)p->blocks;
 	to->n_blocks = p->n_blocks;
 	to->grant_part = p->grant_part;
@@ -185,6 +210,8 @@ static enum kvt_status build(struct message *b, const struct kvt_xfer_opts *o, K
 		build_part(&o->parts[i], &b->part[i], &b->slice[i]);
 		lists.ids[i] = o->parts[i].blocks;
 		lists.counts[i] = o->parts[i].n_blocks;
+		lists.ranges[2 * i] = o->parts[i].ranges;
+		lists.ranges[2 * i + 1] = o->parts[i].far_ranges;
 	}
 	b->m.final = o->flags & KVT_FINAL;
 	b->m.timeout_ms = o->timeout_ms;
@@ -196,7 +223,9 @@ static enum kvt_status build(struct message *b, const struct kvt_xfer_opts *o, K
 		return KVT_OK;
 	for (uint32_t i = 0; i < o->n_parts; i++) {
 		b->part[i].list_blocks = b->part[i].n_blocks;
-		b->part[i].n_blocks = 0;
+		b->part[i].list_ranges = b->part[i].n_ranges / 2;
+		b->part[i].list_far_ranges = b->part[i].n_far_ranges / 2;
+		b->part[i].n_blocks = b->part[i].n_ranges = b->part[i].n_far_ranges = 0;
 	}
 	b->lists = kvt_lists_memfd(&lists, e);
 	return b->lists < 0 ? e->status : KVT_OK;
@@ -213,7 +242,8 @@ static enum kvt_status submit(struct kvt *k, const struct kvt_xfer_opts *o, stru
 	if (k->state != CONN_UP)
 		return kvt_fail_down(k, e);
 	for (uint32_t i = 0; i < o->n_parts && st == KVT_OK; i++)
-		st = kvt_cache_usable(k, o->parts[i].cache, e);
+		st = o->parts[i].region ? kvt_region_usable(k, o->parts[i].region, e)
+					: kvt_cache_usable(k, o->parts[i].cache, e);
 	if (st != KVT_OK)
 		return st;
 	x = calloc(1, sizeof(*x));

@@ -176,36 +176,54 @@ static int write_words(int fd, const uint32_t *words, size_t n)
 #endif
 }
 
-int kvt_list_write(const uint32_t *const *lists, const size_t *counts, size_t n_lists)
+int kvt_list_new(void)
 {
 	int fd = memfd_create("kvt-list", MFD_CLOEXEC | MFD_ALLOW_SEALING);
-	int rc = 0;
 
-	if (fd < 0)
-		return -errno;
-	for (size_t i = 0; i < n_lists && rc == 0; i++)
-		rc = write_words(fd, lists[i], counts[i]);
-	if (rc < 0) {
-		close(fd);
-		return rc;
-	}
-	return fd;
+	return fd < 0 ? -errno : fd;
 }
 
-int kvt_list_read(int fd, uint32_t *out, size_t n)
+int kvt_list_append(int fd, const void *p, size_t bytes)
+{
+	return write_all(fd, p, bytes);
+}
+
+int kvt_list_append_words(int fd, const uint32_t *const *lists, const size_t *counts,
+			  size_t n_lists)
+{
+	int rc = 0;
+
+	for (size_t i = 0; i < n_lists && rc == 0; i++)
+		rc = write_words(fd, lists[i], counts[i]);
+	return rc;
+}
+
+int kvt_list_write(const uint32_t *const *lists, const size_t *counts, size_t n_lists)
+{
+	int fd = kvt_list_new();
+	int rc = fd < 0 ? fd : kvt_list_append_words(fd, lists, counts, n_lists);
+
+	if (rc < 0 && fd >= 0)
+		close(fd);
+	return rc < 0 ? rc : fd;
+}
+
+int kvt_list_check(int fd, uint64_t bytes)
 {
 	struct stat st;
-	size_t want, got = 0;
 
-	if (__builtin_mul_overflow(n, sizeof(*out), &want))
-		return -EINVAL;
 	/* F_GET_SEALS works on memfds alone: a pipe or a file that blocks is never read */
 	if (fcntl(fd, F_GET_SEALS) < 0 || fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
 		return -EINVAL;
-	if (st.st_size < 0 || (uint64_t)st.st_size != want)
-		return -EINVAL;
-	while (got < want) {
-		ssize_t k = pread(fd, (char *)out + got, want - got, got);
+	return st.st_size < 0 || (uint64_t)st.st_size != bytes ? -EINVAL : 0;
+}
+
+int kvt_list_pread(int fd, void *out, size_t bytes, uint64_t at)
+{
+	size_t got = 0;
+
+	while (got < bytes) {
+		ssize_t k = pread(fd, (char *)out + got, bytes - got, (off_t)(at + got));
 
 		if (k < 0 && errno == EINTR)
 			continue;
@@ -213,9 +231,22 @@ int kvt_list_read(int fd, uint32_t *out, size_t n)
 			return -errno;
 		if (k == 0)
 			return -EINVAL; /* it shrank under us */
-		got += k;
+		got += (size_t)k;
 	}
-	for (size_t i = 0; i < n; i++)
-		out[i] = le32toh(out[i]);
 	return 0;
+}
+
+int kvt_list_read(int fd, uint32_t *out, size_t n)
+{
+	size_t want;
+	int rc;
+
+	if (__builtin_mul_overflow(n, sizeof(*out), &want))
+		return -EINVAL;
+	rc = kvt_list_check(fd, want);
+	if (!rc)
+		rc = kvt_list_pread(fd, out, want, 0);
+	for (size_t i = 0; i < n && !rc; i++)
+		out[i] = le32toh(out[i]);
+	return rc;
 }

@@ -44,5 +44,13 @@ int kvt_send(int sock, const void *buf, size_t len, const int *fds, int n);
  */
 int kvt_list_write(const uint32_t *const *lists, const size_t *counts, size_t n_lists);
 int kvt_list_read(int fd, uint32_t *out, size_t n);
+/* The two steps of it, for lists of several kinds: the size, then bytes from `at` on. */
+int kvt_list_check(int fd, uint64_t bytes);
+int kvt_list_pread(int fd, void *out, size_t bytes, uint64_t at);
+/* Appends bytes to a list memfd of kvt_list_new: 0 or -errno. */
+int kvt_list_new(void);
+int kvt_list_append(int fd, const void *p, size_t bytes);
+int kvt_list_append_words(int fd, const uint32_t *const *lists, const size_t *counts,
+			  size_t n_lists);
 
 #endif

@@ -4,6 +4,7 @@
  */
 #include "blocks.h"
 
+#include <endian.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <stdlib.h>
@@ -11,14 +12,14 @@
 
 #include "alloc.h"
 
-enum kvt_status block_lists_read(struct block_lists *l, struct client *c,
-				 const struct list_ref *refs, size_t n, struct kvt_fds *fds,
-				 struct kvt_err *e)
+uint64_t range_ref_count(const struct range_ref *ref)
 {
-	uint64_t listed = 0, total = 0;
+	return ref->n_inline / 2 + ref->n_listed;
+}
 
-	memset(l, 0, sizeof(*l));
-	l->client = c;
+static enum kvt_status count_blocks(const struct list_ref *refs, size_t n, uint64_t *total,
+				    uint64_t *listed, struct kvt_err *e)
+{
 	for (size_t i = 0; i < n; i++) {
 		if (refs[i].n_inline && refs[i].n_listed)
 			return kvt_fail(e, KVT_INVALID,
@@ -27,54 +28,150 @@ enum kvt_status block_lists_read(struct block_lists *l, struct client *c,
 			return kvt_fail(e, KVT_INVALID,
 					"part %zu: a list of %" PRIu64 " blocks, at most %u", i,
 					refs[i].n_listed, UINT32_MAX);
-		listed += refs[i].n_listed;
-		total += refs[i].n_inline + refs[i].n_listed;
-	}
-	if (listed && !fds->n)
-		return kvt_fail(e, KVT_INVALID, "list of %" PRIu64 " blocks: its memfd is missing",
-				listed);
-	if (!listed && fds->n)
-		return kvt_fail(e, KVT_INVALID, "a memfd, but no part has list_blocks");
-	if (!total)
-		return KVT_OK;
-	if (quota_take(c, QUOTA_LIST_BYTES, 4 * total, e))
-		return e->status;
-	l->charged = 4 * total;
-	l->words = kvtd_calloc(total, 4);
-	if (!l->words) {
-		block_lists_free(l);
-		return kvt_fail_nomem(e, "block list");
-	}
-	l->n = total;
-	/* The memfd's words go behind the inline ones, then each list is moved to its place. */
-	if (listed) {
-		int fd = kvt_fds_take(fds, 0);
-		int err = kvt_list_read(fd, l->words + (total - listed), listed);
-
-		fds->fd[0] = fd; /* still the caller's to close */
-		if (err) {
-			block_lists_free(l);
-			return kvt_fail(e, KVT_INVALID,
-					"list memfd: not a memfd of exactly %" PRIu64 " bytes",
-					4 * listed);
-		}
-	}
-	uint64_t from = total - listed, to = 0;
-	for (size_t i = 0; i < n; i++) {
-		if (refs[i].n_listed) {
-			memmove(l->words + to, l->words + from, 4 * refs[i].n_listed);
-			from += refs[i].n_listed;
-			to += refs[i].n_listed;
-		}
-		/* Room for inline words lies below `from` as long as they are counted in it. */
-		to += refs[i].n_inline;
-	}
-	for (size_t i = 0, at = 0; i < n; i++) {
-		if (refs[i].n_inline)
-			memcpy(l->words + at, refs[i].inline_words, 4 * refs[i].n_inline);
-		at += refs[i].n_inline + refs[i].n_listed;
+		*listed += refs[i].n_listed;
+		*total += refs[i].n_inline + refs[i].n_listed;
 	}
 	return KVT_OK;
+}
+
+static enum kvt_status count_ranges(const struct range_ref *refs, size_t n, uint64_t *total,
+				    uint64_t *listed, struct kvt_err *e)
+{
+	for (size_t i = 0; i < n; i++) {
+		const struct range_ref *r = &refs[i];
+
+		if (r->n_inline && r->n_listed)
+			return kvt_fail(e, KVT_INVALID, "part %zu has %s inline and in the memfd",
+					r->part, r->field);
+		if (r->n_inline % 2)
+			return kvt_fail(e, KVT_INVALID,
+					"part %zu: %zu numbers are no %s: two for each", r->part,
+					r->n_inline, r->field);
+		if (r->n_listed > UINT32_MAX)
+			return kvt_fail(e, KVT_INVALID, "part %zu: %" PRIu64 " %s, at most %u",
+					r->part, r->n_listed, r->field, UINT32_MAX);
+		*listed += r->n_listed;
+		*total += range_ref_count(r);
+	}
+	return KVT_OK;
+}
+
+static int fill_ranges(struct block_lists *l, const struct range_ref *refs, size_t n, int fd,
+		       uint64_t *at)
+{
+	struct raw_range *to = l->ranges;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t count = range_ref_count(&refs[i]), *numbers = (uint64_t *)to;
+		int err = 0;
+
+		if (refs[i].n_inline)
+			memcpy(to, refs[i].inline_numbers, count * sizeof(*to));
+		else if (count)
+			err = kvt_list_pread(fd, to, count * sizeof(*to), *at);
+		if (err)
+			return err;
+		for (uint64_t j = 0; !refs[i].n_inline && j < 2 * count; j++)
+			numbers[j] = le64toh(numbers[j]);
+		*at += refs[i].n_listed * sizeof(*to);
+		to += count;
+	}
+	return 0;
+}
+
+static int fill_words(struct block_lists *l, const struct list_ref *refs, size_t n, int fd,
+		      uint64_t *at)
+{
+	uint32_t *to = l->words;
+
+	for (size_t i = 0; i < n; i++) {
+		uint64_t count = refs[i].n_inline + refs[i].n_listed;
+		int err = 0;
+
+		if (refs[i].n_inline)
+			memcpy(to, refs[i].inline_words, 4 * count);
+		else if (count)
+			err = kvt_list_pread(fd, to, 4 * count, *at);
+		if (err)
+			return err;
+		for (uint64_t j = 0; !refs[i].n_inline && j < count; j++)
+			to[j] = le32toh(to[j]);
+		*at += 4 * refs[i].n_listed;
+		to += count;
+	}
+	return 0;
+}
+
+/* Room for both kinds, charged. */
+static enum kvt_status lists_room(struct block_lists *l, struct kvt_err *e)
+{
+	uint64_t bytes = sizeof(*l->ranges) * l->n_ranges + 4 * l->n;
+
+	if (quota_take(l->client, QUOTA_LIST_BYTES, bytes, e))
+		return e->status;
+	l->charged = bytes;
+	if (l->n && !(l->words = kvtd_calloc(l->n, 4)))
+		return kvt_fail_nomem(e, "block list");
+	if (l->n_ranges && !(l->ranges = kvtd_calloc(l->n_ranges, sizeof(*l->ranges))))
+		return kvt_fail_nomem(e, "list of ranges");
+	return KVT_OK;
+}
+
+enum kvt_status block_lists_read_raw(struct block_lists *l, struct client *c,
+				     const struct list_ref *refs, size_t n,
+				     const struct range_ref *raw, size_t n_raw, struct kvt_fds *fds,
+				     struct kvt_err *e)
+{
+	uint64_t listed = 0, listed_raw = 0, at = 0, bytes;
+	int fd = fds->n ? fds->fd[0] : -1, err = 0;
+
+	memset(l, 0, sizeof(*l));
+	l->client = c;
+	if (count_blocks(refs, n, &l->n, &listed, e) ||
+	    count_ranges(raw, n_raw, &l->n_ranges, &listed_raw, e))
+		return e->status;
+	if (listed && fd < 0)
+		return kvt_fail(e, KVT_INVALID, "list of %" PRIu64 " blocks: its memfd is missing",
+				listed);
+	if (listed_raw && fd < 0)
+		return kvt_fail(e, KVT_INVALID, "list of %" PRIu64 " ranges: its memfd is missing",
+				listed_raw);
+	if (!listed && !listed_raw && fds->n)
+		return kvt_fail(e, KVT_INVALID, "a memfd, but no part has a list in it");
+	if (!l->n && !l->n_ranges)
+		return KVT_OK;
+	if (lists_room(l, e)) {
+		block_lists_free(l);
+		return e->status;
+	}
+	bytes = sizeof(*l->ranges) * listed_raw + 4 * listed;
+	if (bytes)
+		err = kvt_list_check(fd, bytes);
+	if (!err)
+		err = fill_ranges(l, raw, n_raw, fd, &at);
+	if (!err)
+		err = fill_words(l, refs, n, fd, &at);
+	if (err) {
+		block_lists_free(l);
+		return kvt_fail(e, KVT_INVALID,
+				"list memfd: not a memfd of exactly %" PRIu64 " bytes", bytes);
+	}
+	return KVT_OK;
+}
+
+enum kvt_status block_lists_read(struct block_lists *l, struct client *c,
+				 const struct list_ref *refs, size_t n, struct kvt_fds *fds,
+				 struct kvt_err *e)
+{
+	return block_lists_read_raw(l, c, refs, n, NULL, 0, fds, e);
+}
+
+struct raw_range *block_lists_next_ranges(struct block_lists *l, uint64_t n)
+{
+	struct raw_range *at = l->ranges ? l->ranges + l->next_range : NULL;
+
+	l->next_range += n;
+	return at;
 }
 
 uint32_t *block_lists_next(struct block_lists *l, uint64_t n)
@@ -89,6 +186,7 @@ uint32_t *block_lists_next(struct block_lists *l, uint64_t n)
 void block_lists_free(struct block_lists *l)
 {
 	free(l->words);
+	free(l->ranges);
 	if (l->charged)
 		quota_put(l->client, QUOTA_LIST_BYTES, l->charged);
 	memset(l, 0, sizeof(*l));
@@ -191,6 +289,8 @@ enum kvt_status side_check(const struct side_part *p, uint64_t list_blocks, bool
 {
 	uint64_t last;
 
+	if (p->cache->raw)
+		return KVT_OK; /* ranges_check, cover_check */
 	if (!p->count)
 		return kvt_fail(e, KVT_INVALID, "%s: no blocks", what);
 	if (__builtin_mul_overflow(p->count - 1, p->step, &last) ||
@@ -215,6 +315,12 @@ enum kvt_status side_count(const struct side_part *p, const char *what, uint64_t
 	const struct cache_plane *planes = p->cache->planes + p->plane_first;
 	uint64_t runs = p->slice.len ? p->slice.count : 1, block = 0, sum, all;
 
+	if (p->cache->raw) {
+		if (ranges_add(p->ranges, p->count, what, bytes, e))
+			return e->status;
+		*pieces += p->count;
+		return KVT_OK;
+	}
 	for (uint32_t i = 0; i < p->plane_count; i++) {
 		uint64_t b = p->slice.len ? p->slice.count * p->slice.len : planes[i].bytes;
 
@@ -254,9 +360,53 @@ static uint32_t region_index(struct side_map *m, struct region *r)
 	return m->n_regions++;
 }
 
+static bool goes_on(const struct raw_range *x, uint64_t i)
+{
+	return i && x[i - 1].off + x[i - 1].len == x[i].off;
+}
+
+/*
+ * A range, joined with those that go on where it ends, is a plane of one block: the walk over a
+ * million of them is that over planes.
+ */
+static enum kvt_status fill_raw_part(const struct side_part *p, const struct net_ops *net,
+				     struct ext_part *out, struct side_map *m, struct kvt_err *e)
+{
+	static const uint32_t block_0[1];
+	struct region *r = p->cache->regions[0];
+	uint32_t index = region_index(m, r), at = 0;
+	uint64_t base, n = 0;
+
+	if (net->region_base(r, &base, e))
+		return e->status;
+	for (uint64_t i = 0; i < p->count; i++)
+		n += !goes_on(p->ranges, i);
+	out->blocks = block_0;
+	out->n_blocks = 1;
+	out->planes = kvtd_calloc(n, sizeof(*out->planes));
+	if (!out->planes)
+		return kvt_fail_nomem(e, "map of ranges");
+	out->n_planes = (uint32_t)n;
+	for (uint64_t i = 0; i < p->count; i++) {
+		const struct raw_range *x = &p->ranges[i];
+
+		if (goes_on(p->ranges, i))
+			out->planes[at - 1].block_bytes += x->len;
+		else
+			out->planes[at++] = (struct ext_plane){ .addr = base + x->off,
+								.block_bytes = x->len,
+								.region = index };
+	}
+	for (uint32_t i = 0; i < at; i++)
+		out->planes[i].stride = out->planes[i].block_bytes;
+	return KVT_OK;
+}
+
 static enum kvt_status fill_part(const struct side_part *p, const struct net_ops *net,
 				 struct ext_part *out, struct side_map *m, struct kvt_err *e)
 {
+	if (p->cache->raw)
+		return fill_raw_part(p, net, out, m, e);
 	out->n_blocks = p->count;
 	out->slice = p->slice;
 	out->planes = kvtd_calloc(p->plane_count, sizeof(*out->planes));
@@ -302,6 +452,8 @@ static enum kvt_status fill_lists(const struct side_part *parts, uint32_t n, str
 	for (uint32_t i = 0; i < n; i++) {
 		const struct side_part *p = &parts[i];
 
+		if (p->cache->raw)
+			continue;
 		if (!written_out(p)) {
 			map->parts[i].blocks = p->ids.words + p->first;
 			continue;
@@ -321,7 +473,7 @@ enum kvt_status side_map_make(const struct side_part *parts, uint32_t n, const s
 	int err;
 
 	for (uint32_t i = 0; i < n; i++)
-		planes += parts[i].plane_count;
+		planes += parts[i].cache->raw ? 1 : parts[i].plane_count;
 	m.regions = kvtd_calloc(planes, sizeof(struct region *));
 	if (!m.map || !m.regions)
 		goto nomem;

@@ -11,11 +11,14 @@
 #include "block_ids.h"
 #include "cache.h"
 #include "net/net.h"
+#include "ranges.h"
 
 struct block_lists {
 	struct client *client;
 	uint32_t *words; /* all lists of the message, one after the other */
 	uint64_t n, next;
+	struct raw_range *ranges; /* of all lists of ranges */
+	uint64_t n_ranges, next_range;
 	uint64_t charged; /* bytes */
 };
 
@@ -26,13 +29,30 @@ struct list_ref {
 	uint64_t n_listed;
 };
 
+/* The same of a list of ranges: inline two numbers for each. Of several in a part, `field` names
+ * it. */
+struct range_ref {
+	const uint64_t *inline_numbers;
+	size_t n_inline;
+	uint64_t n_listed;
+	size_t part;
+	const char *field;
+};
+
 /* Reads the lists of n parts, charges c. INVALID: both forms in a part, no memfd or a surplus one,
  * a memfd of another size than the counts say. */
 enum kvt_status block_lists_read(struct block_lists *l, struct client *c,
 				 const struct list_ref *refs, size_t n, struct kvt_fds *fds,
 				 struct kvt_err *e);
+/* With lists of ranges, which stand before those of blocks. */
+enum kvt_status block_lists_read_raw(struct block_lists *l, struct client *c,
+				     const struct list_ref *refs, size_t n,
+				     const struct range_ref *raw, size_t n_raw, struct kvt_fds *fds,
+				     struct kvt_err *e);
 /* The next part's list (of the length that its ref gave). */
 uint32_t *block_lists_next(struct block_lists *l, uint64_t n);
+struct raw_range *block_lists_next_ranges(struct block_lists *l, uint64_t n);
+uint64_t range_ref_count(const struct range_ref *ref);
 void block_lists_free(struct block_lists *l);
 
 /* Every id is below the cache's n_blocks and, with `unique`, stands once. `what` names the part. */
@@ -45,6 +65,7 @@ struct side_part {
 	struct block_ids ids; /* the whole list; borrowed until the map is freed */
 	uint64_t first, step; /* which of it: first, first + step, ...; step at least 1 */
 	uint64_t count;
+	const struct raw_range *ranges; /* of a raw cache, count of them: all else is ignored */
 	uint32_t plane_first, plane_count;
 	struct ext_slice slice;
 };

@@ -34,6 +34,39 @@ bool cache_uses(const struct cache *k, const struct region *r)
 	return false;
 }
 
+/* "cache 7: ", or nothing for a region's own. */
+static const char *owner_text(const struct cache *k)
+{
+	static char text[40];
+
+	text[0] = '\0';
+	if (!k->raw)
+		snprintf(text, sizeof(text), "cache %" PRIu64 ": ", k->handle);
+	return text;
+}
+
+enum kvt_status cache_allows(const struct cache *k, enum kvt_access use, struct kvt_err *e)
+{
+	static const char *const names[] = {
+		[KVT_ACCESS_LOCAL] = "local access",
+		[KVT_ACCESS_REMOTE_READ] = "remote_read",
+		[KVT_ACCESS_REMOTE_WRITE] = "remote_write",
+	};
+
+	for (uint32_t i = 0; i < k->n_regions; i++) {
+		const struct region *r = k->regions[i];
+		char under[40] = "";
+
+		if (r->access & use)
+			continue;
+		if (!k->raw)
+			snprintf(under, sizeof(under), " under cache %" PRIu64, k->handle);
+		return kvt_fail(e, KVT_PERMISSION, "region %" PRIu64 "%s was not registered for %s",
+				r->handle, under, names[use]);
+	}
+	return KVT_OK;
+}
+
 enum kvt_status cache_has_memory(const struct cache *k, struct kvt_err *e)
 {
 	for (uint32_t i = 0; i < k->n_regions; i++) {
@@ -41,8 +74,8 @@ enum kvt_status cache_has_memory(const struct cache *k, struct kvt_err *e)
 		const char *why = region_why_busy(r);
 
 		if (why)
-			return kvt_fail(e, KVT_BUSY, "cache %" PRIu64 ": its region %" PRIu64 " %s",
-					k->handle, r->handle, why);
+			return kvt_fail(e, KVT_BUSY, "%s%sregion %" PRIu64 " %s", owner_text(k),
+					k->raw ? "" : "its ", r->handle, why);
 	}
 	return KVT_OK;
 }
@@ -56,9 +89,8 @@ enum kvt_status cache_get(struct cache *k, struct kvt_err *e)
 
 		if (r->poisoned)
 			return kvt_fail(e, KVT_INVALID,
-					"cache %" PRIu64 ": memory of its region %" PRIu64
-					" faulted: release it",
-					k->handle, r->handle);
+					"%smemory of %sregion %" PRIu64 " faulted: release it",
+					owner_text(k), k->raw ? "" : "its ", r->handle);
 	}
 	k->users++;
 	return KVT_OK;
@@ -194,7 +226,7 @@ static int find_regions(struct client *c, const Kvt__CacheCreate *m, struct kvt_
 	return KVT_OK;
 }
 
-static void cache_free(void *p)
+void cache_free(void *p)
 {
 	struct cache *k = p;
 

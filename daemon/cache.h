@@ -21,6 +21,7 @@ struct cache {
 	struct client *client;
 	uint32_t n_blocks, n_planes;
 	uint32_t users; /* grants and transfers over it */
+	bool raw;	/* a region's own: one block, all of its bytes (ranges.h) */
 	struct cache_plane *planes;
 	struct region **regions; /* those of the planes, each once */
 	uint32_t n_regions;
@@ -35,6 +36,9 @@ enum kvt_status cache_has_memory(const struct cache *k, struct kvt_err *e);
 /* A use by a grant or transfer. get fails as above, and with INVALID when a region is poisoned. */
 enum kvt_status cache_get(struct cache *k, struct kvt_err *e);
 void cache_put(struct cache *k);
+void cache_free(void *k);
+/* Every region under it was registered for that use. */
+enum kvt_status cache_allows(const struct cache *k, enum kvt_access use, struct kvt_err *e);
 /* The plane lies inside its region, for n_blocks >= 1; i is its number, for the text. */
 enum kvt_status cache_check_plane(const struct cache_plane *p, uint32_t i, uint32_t n_blocks,
 				  struct kvt_err *e);

@@ -225,11 +225,24 @@ void grant_why(const struct grant *g, struct kvt_err *out)
 			     : "");
 }
 
+void grant_raw_free(struct grant *g, struct grant_raw *w)
+{
+	if (!w)
+		return;
+	quota_put(g->client, QUOTA_LIST_BYTES, w->charged);
+	cover_done(&w->cover);
+	free(w);
+}
+
 void grant_drop_parts(struct grant *g)
 {
 	for (uint32_t i = 0; i < g->n_parts; i++) {
 		cache_put(g->parts[i].cache);
-		quota_put(g->client, QUOTA_LIST_BYTES, 4 * block_ids_kept(&g->parts[i].ids));
+		if (g->parts[i].cache->raw)
+			grant_raw_free(g, g->parts[i].raw);
+		else
+			quota_put(g->client, QUOTA_LIST_BYTES,
+				  4 * block_ids_kept(&g->parts[i].ids));
 	}
 	g->n_parts = 0;
 	free(g->parts);

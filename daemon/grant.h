@@ -14,6 +14,7 @@
 #include "block_ids.h"
 #include "cache.h"
 #include "peer.h"
+#include "ranges.h"
 
 enum grant_state { GRANT_LIVE, GRANT_HELD, GRANT_REVOKING, GRANT_ENDED, GRANT_STATE_COUNT };
 enum grant_event {
@@ -30,9 +31,20 @@ enum grant_event {
 	GRANT_EV_COUNT
 };
 
+/* Of a part of a region. */
+struct grant_raw {
+	struct cover cover; /* of them, for ranges that a transfer names */
+	uint64_t charged;   /* bytes of memory, to the client */
+	uint64_t n_ranges;
+	struct raw_range ranges[]; /* offsets, in the order of the part; at least one */
+};
+
 struct grant_part {
 	struct cache *cache;
-	struct block_ids ids;
+	union {
+		struct block_ids ids;
+		struct grant_raw *raw; /* with a region's own cache: cache->raw */
+	};
 };
 
 #define GRANT_HASH_BYTES 16
@@ -79,6 +91,7 @@ bool grant_on_token_query(struct peer *p, const Kvt__Peer__TokenQuery *m, struct
 bool service_on_start(struct peer *p, const Kvt__Peer__XferStart *m, struct kvt_err *e);
 bool service_on_commit(struct peer *p, const Kvt__Peer__XferCommit *m, struct kvt_err *e);
 bool service_on_abort(struct peer *p, const Kvt__Peer__XferAbort *m, struct kvt_err *e);
+bool service_on_list(struct peer *p, const Kvt__Peer__XferList *m, struct kvt_err *e);
 bool service_on_landed(struct peer *p, const Kvt__Peer__XferLanded *m, struct kvt_err *e);
 /* The peer is gone: its opens end with status. */
 /* Services that wait for a path may go on. */

@@ -11,7 +11,7 @@ enum news_kind { NEWS_ATTEMPT, NEWS_NOTE, NEWS_PROGRESS };
 /* What a push covered. */
 struct news_part {
 	uint32_t grant_part, plane_first, plane_count;
-	uint64_t first, count, step, bytes;
+	uint64_t first, count, step, bytes, from, to;
 };
 
 /* Waits for the client; a node of its own, as there can be several. */
@@ -124,6 +124,8 @@ static void fill_progress(const struct grant_news *n, Kvt__Event *ev, struct kvt
 		parts[i].plane_first = p->plane_first;
 		parts[i].plane_count = p->plane_count;
 		parts[i].bytes = p->bytes;
+		parts[i].from = p->from;
+		parts[i].to = p->to;
 	}
 	m->n_parts = n->n_parts;
 	m->parts = ptrs;
@@ -223,6 +225,17 @@ void grant_post_news(struct grant *g, struct service *s)
 	client_event_post(g->client, &n->event);
 }
 
+static void fill_raw_part(struct news_part *to, const struct side_part *p)
+{
+	to->from = UINT64_MAX;
+	for (uint64_t i = 0; i < p->count; i++) {
+		uint64_t end = p->ranges[i].off + p->ranges[i].len;
+
+		to->from = p->ranges[i].off < to->from ? p->ranges[i].off : to->from;
+		to->to = end > to->to ? end : to->to;
+	}
+}
+
 static void fill_parts(struct grant_news *n, const struct service *s, const Kvt__Peer__XferStart *m)
 {
 	n->opener = s->open->opener;
@@ -240,6 +253,8 @@ static void fill_parts(struct grant_news *n, const struct service *s, const Kvt_
 			.plane_count = p->plane_count,
 			.bytes = side_bytes(p),
 		};
+		if (p->cache->raw)
+			fill_raw_part(&n->parts[i], p);
 	}
 }
 

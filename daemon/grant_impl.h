@@ -116,6 +116,9 @@ struct service {
 	uint64_t after, bytes, pieces;
 	struct side_part *parts;
 	uint32_t n_parts;
+	struct raw_range *far; /* of raw parts, one list after the other, as they come */
+	uint64_t n_far, have_far;
+	uint64_t far_waiting, far_charged; /* bytes of it: the peer's, then the owner's client's */
 	const struct net_ops *net;
 	const struct net_plan *plan;
 	struct side_map map;
@@ -166,6 +169,7 @@ struct grant *grant_by_key(struct kvtd *d, const struct grant_key *key);
 void grant_key_make(uint64_t client_id, const uint8_t *secret, struct grant_key *key);
 const struct ended *grant_ended(struct kvtd *d, const struct grant_key *key); /* or NULL */
 void grant_free(struct grant *g);
+void grant_raw_free(struct grant *g, struct grant_raw *w);
 void grant_set_timer(struct grant *g, uint64_t ms);
 void grant_on_timer(struct timer *t);
 /* What has been lost, for the actions of the event that is raised next. */
@@ -217,6 +221,10 @@ bool service_is_last(const struct service *s); /* its commit ends the open */
 /* WAITING: admits it if all is there. m is its start, or NULL for the one that it keeps. */
 void service_try(struct service *s, const Kvt__Peer__XferStart *m);
 void service_drop_start(struct service *s); /* the one that it keeps, if it does */
+/* Room for the ranges that m announces. */
+enum kvt_status service_expect_ranges(struct service *s, const Kvt__Peer__XferStart *m,
+				      struct kvt_err *e);
+void service_drop_ranges(struct service *s);
 
 /* service_frames.c */
 void service_send_go(struct service *s);

@@ -92,37 +92,67 @@ static enum kvt_status check_request(struct client *c, const Kvt__GrantCreate *m
 	return KVT_OK;
 }
 
-/* Every region under the cache allows what the grant lets others do. */
-static enum kvt_status check_access(const struct cache *k, bool writes, struct kvt_err *e)
+/* What every region under a part has to allow. */
+static enum kvt_access grant_access(const struct grant *g)
 {
-	uint32_t need = writes ? KVT_ACCESS_REMOTE_WRITE : KVT_ACCESS_REMOTE_READ;
-
-	for (uint32_t i = 0; i < k->n_planes; i++)
-		if (!(k->planes[i].region->access & need))
-			return kvt_fail(e, KVT_PERMISSION,
-					"region %" PRIu64 " under cache %" PRIu64
-					" was not registered for %s",
-					k->planes[i].region->handle, k->handle,
-					writes ? "remote_write" : "remote_read");
-	return KVT_OK;
+	return g->writes ? KVT_ACCESS_REMOTE_WRITE : KVT_ACCESS_REMOTE_READ;
 }
 
-/* One part's cache and list; ids: its words, as the request has them. */
-static enum kvt_status take_part(struct grant *g, struct grant_part *p, uint64_t cache,
-				 const char *what, struct kvt_err *e)
+static enum kvt_status take_raw_part(struct grant *g, struct grant_part *p, const Kvt__GrantPart *m,
+				     struct raw_range *list, uint64_t n, const char *what,
+				     struct kvt_err *e)
 {
-	struct cache *k = cache_find(g->client, cache);
+	struct region *r = region_find(g->client, m->region);
+	uint64_t kept = n ? n : 1, room = sizeof(*p->raw) + kept * (sizeof(*list) + COVER_BYTES);
+
+	if (m->cache || m->n_blocks || m->list_blocks)
+		return kvt_fail(e, KVT_INVALID, "%s: a region, and a cache or blocks", what);
+	if (!r)
+		return kvt_fail(e, KVT_NOT_FOUND, "%s: there is no region %" PRIu64, what,
+				m->region);
+	if (quota_take(g->client, QUOTA_LIST_BYTES, room, e))
+		return e->status;
+	p->cache = region_raw(r);
+	p->raw = kvtd_calloc(1, sizeof(*p->raw) + kept * sizeof(*list));
+	if (!p->raw)
+		quota_put(g->client, QUOTA_LIST_BYTES, room);
+	if (!p->cache || !p->raw) {
+		grant_raw_free(g, p->raw);
+		return kvt_fail_nomem(e, "grant");
+	}
+	p->raw->charged = room;
+	p->raw->n_ranges = kept;
+	if (!ranges_check(r, list, n, m->offsets, false, what, e)) {
+		p->raw->ranges[0] = (struct raw_range){ 0, r->length };
+		if (n)
+			memcpy(p->raw->ranges, list, n * sizeof(*list));
+		if (!ranges_add(p->raw->ranges, kept, what, &g->bytes, e) &&
+		    !cover_make(p->raw->ranges, kept, &p->raw->cover, e) &&
+		    !cache_allows(p->cache, grant_access(g), e) && !cache_get(p->cache, e))
+			return KVT_OK;
+	}
+	grant_raw_free(g, p->raw);
+	return e->status;
+}
+
+/* ids: its words, as the request has them. */
+static enum kvt_status take_block_part(struct grant *g, struct grant_part *p,
+				       const Kvt__GrantPart *m, const char *what, struct kvt_err *e)
+{
+	struct cache *k = cache_find(g->client, m->cache);
 	struct side_part all;
 	uint64_t pieces = 0;
 
+	if (m->n_ranges || m->list_ranges || m->offsets)
+		return kvt_fail(e, KVT_INVALID, "%s: ranges, but no region", what);
 	if (!k)
-		return kvt_fail(e, KVT_NOT_FOUND, "%s: no cache %" PRIu64, what, cache);
+		return kvt_fail(e, KVT_NOT_FOUND, "%s: no cache %" PRIu64, what, m->cache);
 	all = (struct side_part){
 		.cache = k, .step = 1, .count = p->ids.n, .plane_count = k->n_planes
 	};
 	if (side_check(&all, p->ids.n, g->writes, what, e) ||
 	    blocks_check(k, p->ids.words, p->ids.n, g->writes, what, e) ||
-	    side_count(&all, what, &g->bytes, &pieces, e) || check_access(k, g->writes, e) ||
+	    side_count(&all, what, &g->bytes, &pieces, e) || cache_allows(k, grant_access(g), e) ||
 	    cache_get(k, e))
 		return e->status;
 	p->cache = k;
@@ -130,7 +160,7 @@ static enum kvt_status take_part(struct grant *g, struct grant_part *p, uint64_t
 	return KVT_OK;
 }
 
-/* The parts, as the grant keeps them: lists coded, in one piece with what names them. */
+/* The parts, as the grant keeps them: block lists coded, in one piece with what names them. */
 static enum kvt_status keep_parts(struct grant *g, const struct grant_part *parts, uint32_t n,
 				  uint64_t *bytes, struct kvt_err *e)
 {
@@ -138,13 +168,15 @@ static enum kvt_status keep_parts(struct grant *g, const struct grant_part *part
 	uint32_t *at;
 
 	for (uint32_t i = 0; i < n; i++)
-		words += block_ids_words(&parts[i].ids);
+		words += parts[i].cache->raw ? 0 : block_ids_words(&parts[i].ids);
 	g->parts = kvtd_calloc(1, n * sizeof(*g->parts) + 4 * words);
 	if (!g->parts)
 		return kvt_fail_nomem(e, "grant");
 	at = (uint32_t *)(g->parts + n);
 	for (uint32_t i = 0; i < n; i++) {
-		g->parts[i].cache = parts[i].cache;
+		g->parts[i] = parts[i];
+		if (parts[i].cache->raw)
+			continue;
 		g->parts[i].ids = block_ids_code(&parts[i].ids, at);
 		at += block_ids_words(&parts[i].ids);
 	}
@@ -153,37 +185,58 @@ static enum kvt_status keep_parts(struct grant *g, const struct grant_part *part
 	return KVT_OK;
 }
 
-static enum kvt_status take_parts(struct grant *g, const Kvt__GrantCreate *m, struct kvt_fds *fds,
-				  struct kvt_err *e)
+static enum kvt_status take_lists(struct grant *g, const Kvt__GrantCreate *m,
+				  const struct list_ref *refs, const struct range_ref *raw,
+				  struct block_lists *lists, struct kvt_err *e)
 {
 	struct grant_part parts[KVT_PARTS_MAX];
-	struct list_ref refs[KVT_PARTS_MAX];
-	struct block_lists lists;
 	enum kvt_status st = KVT_OK;
 	uint64_t kept = 0;
 	uint32_t n = 0;
 	char what[32];
 
-	for (size_t i = 0; i < m->n_parts; i++)
-		refs[i] = (struct list_ref){ m->parts[i]->blocks, m->parts[i]->n_blocks,
-					     m->parts[i]->list_blocks };
-	if (block_lists_read(&lists, g->client, refs, m->n_parts, fds, e))
-		return e->status;
 	for (size_t i = 0; i < m->n_parts && !st; i++) {
 		uint64_t ids = refs[i].n_inline + refs[i].n_listed;
+		uint64_t ranges = range_ref_count(&raw[i]);
+		struct raw_range *list = block_lists_next_ranges(lists, ranges);
 
 		snprintf(what, sizeof(what), "part %zu", i);
 		parts[i].ids =
-			(struct block_ids){ .n = ids, .words = block_lists_next(&lists, ids) };
-		st = take_part(g, &parts[i], m->parts[i]->cache, what, e);
+			(struct block_ids){ .n = ids, .words = block_lists_next(lists, ids) };
+		st = m->parts[i]->region
+			     ? take_raw_part(g, &parts[i], m->parts[i], list, ranges, what, e)
+			     : take_block_part(g, &parts[i], m->parts[i], what, e);
 		n += !st;
 	}
 	if (!st)
 		st = keep_parts(g, parts, n, &kept, e);
-	for (uint32_t i = 0; st && i < n; i++)
+	for (uint32_t i = 0; st && i < n; i++) {
 		cache_put(parts[i].cache);
+		if (parts[i].cache->raw)
+			grant_raw_free(g, parts[i].raw);
+	}
 	/* what is kept is never more than what was read: it stays charged */
-	lists.charged -= kept;
+	lists->charged -= kept;
+	return st;
+}
+
+static enum kvt_status take_parts(struct grant *g, const Kvt__GrantCreate *m, struct kvt_fds *fds,
+				  struct kvt_err *e)
+{
+	struct list_ref refs[KVT_PARTS_MAX];
+	struct range_ref raw[KVT_PARTS_MAX];
+	struct block_lists lists;
+	enum kvt_status st;
+
+	for (size_t i = 0; i < m->n_parts; i++) {
+		const Kvt__GrantPart *p = m->parts[i];
+
+		refs[i] = (struct list_ref){ p->blocks, p->n_blocks, p->list_blocks };
+		raw[i] = (struct range_ref){ p->ranges, p->n_ranges, p->list_ranges, i, "ranges" };
+	}
+	if (block_lists_read_raw(&lists, g->client, refs, m->n_parts, raw, m->n_parts, fds, e))
+		return e->status;
+	st = take_lists(g, m, refs, raw, &lists, e);
 	block_lists_free(&lists);
 	return st;
 }

@@ -4,6 +4,7 @@ kvtd_files =
 kvtd_files += daemon/addr.c daemon/addr.h
 kvtd_files += daemon/alloc.h daemon/sm.c daemon/sm.h daemon/blocks.c daemon/blocks.h
 kvtd_files += daemon/block_ids.c daemon/block_ids.h
+kvtd_files += daemon/ranges.c daemon/ranges.h
 kvtd_files += daemon/grant.c daemon/grant.h daemon/grant.tbl daemon/grant_impl.h
 kvtd_files += daemon/grant_event.c daemon/grant_req.c daemon/gopen.c
 kvtd_files += daemon/service.c daemon/service.tbl

@@ -85,6 +85,7 @@ struct peer *peer_new(struct peer_conn *c)
 	p->d = d;
 	p->refs = 1;
 	p->conn = c;
+	TAILQ_INIT(&p->lists);
 	p->dialled = c->dialled;
 	p->conn_id = c->conn_id;
 	p->draining = c->theirs.draining;
@@ -436,6 +437,7 @@ enum kvt_status peers_init(struct kvtd *d, struct kvt_err *e)
 	self->d = d;
 	self->self = true;
 	self->refs = 1;
+	TAILQ_INIT(&self->lists);
 	self->up_ns = now_ns();
 	memcpy(self->node, d->node, sizeof(self->node));
 	memcpy(self->epoch, d->epoch, sizeof(self->epoch));

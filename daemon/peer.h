@@ -23,8 +23,13 @@
 #define PEER_FRAME_MAX_NEW 4096
 #define PEER_KEY_BYTES	   32
 
+#define XFER_LIST_RANGES 4096 /* of an XferList */
+#define XFER_LISTS_MAX	 16   /* of them without an answer */
+
 struct gopen;
 struct hold;
+struct transfer;
+TAILQ_HEAD(transfer_list, transfer);
 
 struct peer {
 	struct obj obj;
@@ -49,11 +54,13 @@ struct peer {
 	void *net[NET_COUNT];		      /* of the transports */
 
 	/* of grants and transfers (peer_msg.c and below) */
-	struct gopen *opens;	  /* uthash by handle: their opens of our grants */
-	struct service *services; /* uthash by handle: their transfers on our grants */
-	struct hold *holds;	  /* uthash by handle: our opens of their grants */
-	struct transfer *xfers;	  /* uthash by wire handle: our transfers on their grants */
-	uint64_t last_handle;	  /* for opens, transfers and queries of ours */
+	struct gopen *opens;	    /* uthash by handle: their opens of our grants */
+	struct service *services;   /* uthash by handle: their transfers on our grants */
+	struct hold *holds;	    /* uthash by handle: our opens of their grants */
+	struct transfer *xfers;	    /* uthash by wire handle: our transfers on their grants */
+	struct transfer_list lists; /* whose ranges are being sent, in turns */
+	uint32_t lists_unanswered;
+	uint64_t last_handle; /* for opens, transfers and queries of ours */
 	uint64_t n_services;
 	uint64_t landing;	   /* of them, over: sent, and not known to be in place */
 	uint64_t waiting_bytes;	   /* of services that wait: service_start.c's */

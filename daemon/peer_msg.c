@@ -36,7 +36,9 @@ static bool on_draining(struct peer *p, const Kvt__Peer__Draining *m, struct kvt
 	X(XFER_COMMIT, service_on_commit, Kvt__Peer__XferCommit)    \
 	X(XFER_END, transfer_on_end, Kvt__Peer__XferEnd)            \
 	X(XFER_ABORT, service_on_abort, Kvt__Peer__XferAbort)       \
-	X(XFER_LANDED, service_on_landed, Kvt__Peer__XferLanded)
+	X(XFER_LANDED, service_on_landed, Kvt__Peer__XferLanded)    \
+	X(XFER_LIST, service_on_list, Kvt__Peer__XferList)          \
+	X(XFER_MORE, transfer_on_more, Kvt__Peer__XferMore)
 
 #define X(body, handler, type)                                                       \
 	static bool call_##handler(struct peer *p, const void *m, struct kvt_err *e) \
@@ -85,6 +87,7 @@ void peer_down(struct peer *p, enum kvt_status status, const char *text)
 	transfers_peer_down(p, status, text);
 	grants_peer_down(p, status, text);
 	p->landing = 0;
+	p->lists_unanswered = 0;
 	kvtd_object_gone(p->d);
 	if (!p->jobs)
 		release(p);

@@ -71,7 +71,8 @@ static struct client *obj_client(struct obj *o)
 
 static void count_users(const struct region *r, uint64_t *caches, uint64_t *users)
 {
-	*caches = *users = 0;
+	*caches = 0;
+	*users = r->raw ? r->raw->users : 0;
 	for (struct cache *k = r->client->caches; k; k = k->hh.next) {
 		if (cache_uses(k, r)) {
 			(*caches)++;
@@ -161,6 +162,7 @@ void region_free(void *p)
 {
 	struct region *r = p;
 
+	cache_free(r->raw);
 	free(r->priv);
 	free(r);
 }

@@ -43,6 +43,7 @@ struct region {
 	int fd;
 	uint8_t *base; /* mapped here, or NULL */
 	uint64_t map_length;
+	struct cache *raw;   /* its own, for grants and transfers on its bytes; see ranges.h */
 	uint64_t counted_by; /* private to cache.c: the newest cache that has it in its list */
 	struct region_private *priv; /* private to region*.c */
 };

@@ -201,6 +201,7 @@ static void service_free(struct service *s)
 	if (s->delay)
 		event_free(s->delay);
 	service_drop_start(s);
+	service_drop_ranges(s);
 	free(s->note);
 	free(s->parts);
 	side_map_free(&s->map);

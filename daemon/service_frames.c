@@ -195,7 +195,44 @@ bool service_on_start(struct peer *p, const Kvt__Peer__XferStart *m, struct kvt_
 		send_last(p, m->open, m->xfer, &why, false);
 		return true;
 	}
+	if (service_expect_ranges(s, m, &why)) {
+		service_stop(s, &why, false);
+		return true;
+	}
 	service_try(s, m);
+	return true;
+}
+
+static void send_more(struct peer *p, uint64_t xfer)
+{
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferMore m = KVT__PEER__XFER_MORE__INIT;
+
+	m.xfer = xfer;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_MORE;
+	f.xfer_more = &m;
+	peer_send(p, &f);
+}
+
+bool service_on_list(struct peer *p, const Kvt__Peer__XferList *m, struct kvt_err *e)
+{
+	struct service *s;
+	uint64_t n = m->n_ranges / 2;
+
+	if (!n || n > XFER_LIST_RANGES || m->n_ranges % 2)
+		return kvt_fail(e, KVT_INVALID, "malformed XferList"), false;
+	send_more(p, m->xfer);
+	HASH_FIND(hh, p->services, &m->xfer, sizeof(m->xfer), s);
+	if (!s || s->state != SVC_WAITING)
+		return true;
+	if (n > s->n_far - s->have_far)
+		return kvt_fail(e, KVT_INVALID, "more ranges than transfer %" PRIu64 " has",
+				m->xfer),
+		       false;
+	memcpy(s->far + s->have_far, m->ranges, n * sizeof(*s->far));
+	s->have_far += n;
+	if (s->have_far == s->n_far)
+		service_try(s, NULL);
 	return true;
 }
 

@@ -20,6 +20,52 @@ void service_drop_start(struct service *s)
 	s->start = NULL;
 }
 
+enum kvt_status service_expect_ranges(struct service *s, const Kvt__Peer__XferStart *m,
+				      struct kvt_err *e)
+{
+	uint64_t n = 0, bytes, room = WAITING_BYTES_MAX - s->peer->waiting_bytes;
+
+	for (size_t i = 0; i < m->n_parts; i++)
+		if (m->parts[i]->raw && __builtin_add_overflow(n, m->parts[i]->ranges, &n))
+			n = UINT64_MAX;
+	if (!n)
+		return KVT_OK;
+	if (n > room / sizeof(*s->far))
+		return kvt_fail(e, KVT_NO_MEMORY,
+				"%" PRIu64 " ranges: transfers of %s that wait fill %" PRIu64
+				" bytes, at most %d",
+				n, s->peer->node, s->peer->waiting_bytes, WAITING_BYTES_MAX);
+	bytes = n * sizeof(*s->far);
+	s->far = kvtd_calloc(n, sizeof(*s->far));
+	if (!s->far)
+		return kvt_fail_nomem(e, "list of ranges");
+	s->n_far = n;
+	s->far_waiting = bytes;
+	s->peer->waiting_bytes += bytes;
+	return KVT_OK;
+}
+
+void service_drop_ranges(struct service *s)
+{
+	s->peer->waiting_bytes -= s->far_waiting;
+	if (s->far_charged)
+		quota_put(s->open->grant->client, QUOTA_LIST_BYTES, s->far_charged);
+	s->far_waiting = s->far_charged = 0;
+	free(s->far);
+	s->far = NULL;
+}
+
+/* They are the peer's while they wait, then the grant's owner's. */
+static enum kvt_status charge_ranges(struct service *s, struct kvt_err *e)
+{
+	if (quota_take(s->open->grant->client, QUOTA_LIST_BYTES, s->far_waiting, e))
+		return e->status;
+	s->peer->waiting_bytes -= s->far_waiting;
+	s->far_charged = s->far_waiting;
+	s->far_waiting = 0;
+	return KVT_OK;
+}
+
 static void on_done(struct net_job *job, enum kvt_status status, const char *text)
 {
 	struct service *s = container_of(job, struct service, job);
@@ -73,12 +119,83 @@ static enum kvt_status check_geometry(const Kvt__Peer__XferPart *m, const struct
 	return KVT_OK;
 }
 
+/* *far: the ranges that are left for this part and those behind it. */
+static enum kvt_status take_raw_part(struct side_part *p, const struct grant_part *gp,
+				     const Kvt__Peer__XferPart *w, struct raw_range **far,
+				     const char *what, struct kvt_err *e)
+{
+	struct raw_range *list = *far;
+
+	*p = (struct side_part){ .cache = gp->cache };
+	if (!gp->cache->raw)
+		return kvt_fail(e, KVT_INVALID, "%s: it is of blocks, not of a region", what);
+	if (!w->ranges) {
+		p->ranges = gp->raw->ranges;
+		p->count = gp->raw->n_ranges;
+		return KVT_OK;
+	}
+	*far += w->ranges;
+	p->ranges = list;
+	p->count = w->ranges;
+	if (ranges_check(gp->cache->regions[0], list, w->ranges, w->offsets, true, what, e))
+		return e->status;
+	return cover_check(&gp->raw->cover, list, w->ranges, what, e);
+}
+
+static enum kvt_status take_block_part(struct side_part *p, const struct grant_part *gp,
+				       const Kvt__Peer__XferPart *w, bool push, const char *what,
+				       struct kvt_err *e)
+{
+	if (gp->cache->raw)
+		return kvt_fail(e, KVT_INVALID, "%s: it is of a region, not of blocks", what);
+	*p = (struct side_part){
+		.cache = gp->cache,
+		.ids = gp->ids,
+		.first = w->first,
+		.step = w->step ? w->step : 1,
+		.count = w->count,
+		.plane_first = w->plane_first,
+		.plane_count = w->plane_count,
+		.slice = { w->slice_off, w->slice_len, w->slice_stride, w->slice_count },
+	};
+	if (side_check(p, gp->ids.n, push, what, e))
+		return e->status;
+	return check_geometry(w, p, what, e);
+}
+
+static enum kvt_status take_part(struct service *s, struct side_part *p,
+				 const Kvt__Peer__XferPart *w, struct raw_range **far,
+				 struct kvt_err *e)
+{
+	struct grant *g = s->open->grant;
+	uint64_t before = s->bytes;
+	char what[32];
+
+	snprintf(what, sizeof(what), "part %zu of the grant", (size_t)w->grant_part);
+	if (w->grant_part >= g->n_parts)
+		return kvt_fail(e, KVT_INVALID, "%s: it has only %u part%s", what, g->n_parts,
+				KVT_S(g->n_parts));
+	if (cache_has_memory(g->parts[w->grant_part].cache, e))
+		return e->status;
+	if (w->raw ? take_raw_part(p, &g->parts[w->grant_part], w, far, what, e)
+		   : take_block_part(p, &g->parts[w->grant_part], w, s->op == KVT__OP__OP_PUSH,
+				     what, e))
+		return e->status;
+	if (side_count(p, what, &s->bytes, &s->pieces, e))
+		return e->status;
+	if (w->raw && w->bytes != s->bytes - before)
+		return kvt_fail(e, KVT_INVALID,
+				"%s: %" PRIu64 " bytes here, %" PRIu64 " in the grant", what,
+				w->bytes, s->bytes - before);
+	return KVT_OK;
+}
+
 static enum kvt_status take_parts(struct service *s, const Kvt__Peer__XferStart *m,
 				  struct kvt_err *e)
 {
+	struct raw_range *far = s->far;
 	struct grant *g = s->open->grant;
 	bool push = s->op == KVT__OP__OP_PUSH;
-	char what[32];
 
 	if (m->n_parts && push != g->writes)
 		return kvt_fail(e, KVT_PERMISSION, "the grant is for %s",
@@ -86,30 +203,11 @@ static enum kvt_status take_parts(struct service *s, const Kvt__Peer__XferStart 
 	s->parts = m->n_parts ? kvtd_calloc(m->n_parts, sizeof(*s->parts)) : NULL;
 	if (m->n_parts && !s->parts)
 		return kvt_fail_nomem(e, "transfer");
-	for (size_t i = 0; i < m->n_parts; i++) {
-		const Kvt__Peer__XferPart *w = m->parts[i];
-		struct side_part *p = &s->parts[i];
-
-		snprintf(what, sizeof(what), "part %zu of the grant", (size_t)w->grant_part);
-		if (w->grant_part >= g->n_parts)
-			return kvt_fail(e, KVT_INVALID, "%s: it has only %u part%s", what,
-					g->n_parts, KVT_S(g->n_parts));
-		if (cache_has_memory(g->parts[w->grant_part].cache, e) != KVT_OK)
+	if (s->n_far && charge_ranges(s, e))
+		return e->status;
+	for (size_t i = 0; i < m->n_parts; i++)
+		if (take_part(s, &s->parts[i], m->parts[i], &far, e))
 			return e->status;
-		*p = (struct side_part){
-			.cache = g->parts[w->grant_part].cache,
-			.ids = g->parts[w->grant_part].ids,
-			.first = w->first,
-			.step = w->step ? w->step : 1,
-			.count = w->count,
-			.plane_first = w->plane_first,
-			.plane_count = w->plane_count,
-			.slice = { w->slice_off, w->slice_len, w->slice_stride, w->slice_count },
-		};
-		if (side_check(p, p->ids.n, push, what, e) || check_geometry(w, p, what, e) ||
-		    side_count(p, what, &s->bytes, &s->pieces, e))
-			return e->status;
-	}
 	if (s->bytes != m->bytes)
 		return kvt_fail(e, KVT_INVALID, "%" PRIu64 " bytes here, %" PRIu64 " in the grant",
 				m->bytes, s->bytes);
@@ -179,7 +277,7 @@ static bool must_wait(struct service *s)
 	struct service *other;
 	bool earlier = true;
 
-	if (!s->open->grant)
+	if (!s->open->grant || s->have_far < s->n_far)
 		return true;
 	TAILQ_FOREACH(other, &s->open->services, link) {
 		if (other == s)

@@ -102,6 +102,7 @@ static int gives_up(void *obj)
 
 static void wire_del(struct transfer *t)
 {
+	transfer_stop_lists(t);
 	if (t->wire && t->hh_wire.tbl) {
 		HASH_DELETE(hh_wire, t->hold->peer->xfers, t);
 		t->hold->peer->n_xfers--;
@@ -165,6 +166,7 @@ static void on_fenced_call(struct loop_call *call)
 
 static void fence_now(struct transfer *t)
 {
+	transfer_stop_lists(t);
 	if (t->job_live) {
 		t->net->fence(&t->job);
 		return;
@@ -254,6 +256,7 @@ static void requeue(void *obj)
 	struct transfer *t = obj;
 
 	log_debug("%s: tried again after: %s", transfer_text(t), t->end.text);
+	transfer_stop_lists(t);
 	t->has_sent = t->plan && is_sender(t);
 	if (t->answered)
 		wire_del(t);

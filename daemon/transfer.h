@@ -57,6 +57,7 @@ void transfers_path_changed(struct peer *p);
 bool hold_on_opened(struct peer *p, const Kvt__Peer__GrantOpened *m, struct kvt_err *e);
 bool hold_on_revoke(struct peer *p, const Kvt__Peer__GrantRevoke *m, struct kvt_err *e);
 bool transfer_on_go(struct peer *p, const Kvt__Peer__XferGo *m, struct kvt_err *e);
+bool transfer_on_more(struct peer *p, const Kvt__Peer__XferMore *m, struct kvt_err *e);
 bool transfer_on_end(struct peer *p, const Kvt__Peer__XferEnd *m, struct kvt_err *e);
 bool token_on_answer(struct peer *p, const Kvt__Peer__TokenAnswer *m, struct kvt_err *e);
 void transfers_peer_down(struct peer *p, enum kvt_status status, const char *text);

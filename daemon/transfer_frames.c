@@ -10,7 +10,7 @@ static uint64_t *block_sizes(const struct side_part *p, size_t *n, uint64_t *roo
 	bool same = true;
 
 	*n = 0;
-	if (p->slice.len)
+	if (p->slice.len || p->cache->raw)
 		return NULL;
 	for (uint32_t i = 1; i < p->plane_count; i++)
 		same = same && planes[i].bytes == planes[0].bytes;
@@ -24,6 +24,13 @@ static void fill_part(const struct xfer_part *p, Kvt__Peer__XferPart *m, uint64_
 {
 	kvt__peer__xfer_part__init(m);
 	m->grant_part = p->grant_part;
+	if (p->raw) {
+		m->raw = true;
+		m->ranges = p->n_far;
+		m->offsets = p->far_offsets;
+		m->bytes = p->bytes;
+		return;
+	}
 	m->first = p->first;
 	m->step = p->far_step;
 	m->count = p->near.count;
@@ -58,6 +65,79 @@ static uint64_t left_ms(const struct transfer *t)
 	if (!t->deadline_ns)
 		return 0;
 	return t->deadline_ns > now ? (t->deadline_ns - now) / 1000000 + 1 : 1;
+}
+
+/* ---------------------------------------------------------------- lists of ranges */
+
+void transfer_stop_lists(struct transfer *t)
+{
+	if (t->listing)
+		TAILQ_REMOVE(&t->hold->peer->lists, t, link_lists);
+	t->listing = false;
+}
+
+/* The next part that has ranges left to send; false: none has. */
+static bool next_list(struct transfer *t)
+{
+	while (t->list_part < t->n_parts && t->list_at == t->parts[t->list_part].n_far) {
+		t->list_part++;
+		t->list_at = 0;
+	}
+	return t->list_part < t->n_parts;
+}
+
+static void send_list(struct transfer *t)
+{
+	const struct xfer_part *p = &t->parts[t->list_part];
+	uint64_t n = p->n_far - t->list_at;
+	Kvt__Peer__Frame f = KVT__PEER__FRAME__INIT;
+	Kvt__Peer__XferList m = KVT__PEER__XFER_LIST__INIT;
+
+	if (n > XFER_LIST_RANGES)
+		n = XFER_LIST_RANGES;
+	m.xfer = t->wire;
+	m.ranges = (uint64_t *)(uintptr_t)(p->far + t->list_at);
+	m.n_ranges = 2 * n;
+	f.body_case = KVT__PEER__FRAME__BODY_XFER_LIST;
+	f.xfer_list = &m;
+	peer_send(t->hold->peer, &f);
+	t->list_at += n;
+}
+
+/* A frame of each in turn, as long as the owner keeps up. */
+static void send_lists(struct peer *p)
+{
+	struct transfer *t;
+
+	while (p->lists_unanswered < XFER_LISTS_MAX && (t = TAILQ_FIRST(&p->lists))) {
+		TAILQ_REMOVE(&p->lists, t, link_lists);
+		p->lists_unanswered++;
+		send_list(t);
+		t->listing = next_list(t);
+		if (t->listing)
+			TAILQ_INSERT_TAIL(&p->lists, t, link_lists);
+	}
+}
+
+static void start_lists(struct transfer *t)
+{
+	t->list_part = 0;
+	t->list_at = 0;
+	t->listing = next_list(t);
+	if (!t->listing)
+		return;
+	TAILQ_INSERT_TAIL(&t->hold->peer->lists, t, link_lists);
+	send_lists(t->hold->peer);
+}
+
+bool transfer_on_more(struct peer *p, const Kvt__Peer__XferMore *m, struct kvt_err *e)
+{
+	(void)m;
+	if (!p->lists_unanswered)
+		return kvt_fail(e, KVT_INVALID, "XferMore for no XferList"), false;
+	p->lists_unanswered--;
+	send_lists(p);
+	return true;
 }
 
 void transfer_send_start(struct transfer *t)
@@ -104,6 +184,7 @@ void transfer_send_start(struct transfer *t)
 	peer_send(t->hold->peer, &f);
 	t->hold->unanswered++;
 	free(room);
+	start_lists(t);
 }
 
 void transfer_send_abort(struct transfer *t)

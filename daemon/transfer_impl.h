@@ -15,15 +15,19 @@
 #define TRANSFER_BACKOFF_MS 20 /* before the first; the others four times as long as the last */
 
 struct hold;
-TAILQ_HEAD(transfer_list, transfer);
 TAILQ_HEAD(token_query_list, token_query);
 
 /* A part as its client gave it: both halves. */
 struct xfer_part {
 	struct side_part near;
+	struct raw_range whole; /* near's, where no ranges were given */
 	struct ext_slice far_slice;
 	uint32_t grant_part, far_plane_first;
 	uint64_t first, far_step;
+	/* against a part of a region */
+	bool raw, far_offsets;
+	const struct raw_range *far; /* as the client gave them, n_far of them; 0: all */
+	uint64_t n_far, bytes;
 };
 
 struct transfer {
@@ -44,6 +48,10 @@ struct transfer {
 	struct xfer_part *parts;
 	uint32_t n_parts; /* with a reference on their caches */
 	struct block_lists lists;
+	TAILQ_ENTRY(transfer) link_lists; /* in peer->lists while ranges are left to send */
+	bool listing;
+	uint32_t list_part;
+	uint64_t list_at;
 	uint64_t bytes, pieces, spans, request_bytes;
 	uint64_t in_flight; /* of bytes, charged to the client */
 	const struct net_ops *net;
@@ -131,6 +139,8 @@ enum kvt_status transfer_read_token(struct client *c, const char *text, struct k
 
 /* transfer_frames.c */
 void transfer_send_start(struct transfer *t);
+/* No more ranges of it are sent. */
+void transfer_stop_lists(struct transfer *t);
 void transfer_send_commit(struct transfer *t);
 void transfer_send_abort(struct transfer *t);
 void transfer_send_landed(struct peer *p, uint64_t wire);

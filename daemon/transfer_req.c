@@ -67,25 +67,48 @@ static void take_slice(struct xfer_part *p, const Kvt__Slice *s, bool pull)
 	p->far_slice = pull ? src : dst;
 }
 
-static enum kvt_status check_local(const struct cache *k, struct kvt_err *e)
+/* Where a part's lists are. */
+struct part_refs {
+	struct list_ref blocks;
+	const struct range_ref *near, *far;
+};
+
+static enum kvt_status take_near_raw(struct transfer *t, struct xfer_part *p,
+				     const Kvt__TransferPart *m, const struct part_refs *refs,
+				     const char *what, struct kvt_err *e)
 {
-	for (uint32_t i = 0; i < k->n_planes; i++)
-		if (!(k->planes[i].region->access & KVT_ACCESS_LOCAL))
-			return kvt_fail(e, KVT_PERMISSION,
-					"region %" PRIu64 " under cache %" PRIu64
-					" was not registered for local access",
-					k->planes[i].region->handle, k->handle);
-	return KVT_OK;
+	uint64_t n = range_ref_count(refs->near);
+	struct raw_range *list = block_lists_next_ranges(&t->lists, n);
+	struct region *r = region_find(t->client, m->region);
+
+	if (m->cache || m->n_blocks || m->list_blocks || m->slice || m->plane_first ||
+	    m->plane_count)
+		return kvt_fail(e, KVT_INVALID,
+				"%s: a region, and a cache, blocks, planes or a slice", what);
+	if (!m->raw)
+		return kvt_fail(e, KVT_INVALID, "%s: a region against blocks", what);
+	if (!r)
+		return kvt_fail(e, KVT_NOT_FOUND, "%s: there is no region %" PRIu64, what,
+				m->region);
+	p->near.cache = region_raw(r);
+	if (!p->near.cache)
+		return kvt_fail_nomem(e, "transfer");
+	p->whole = (struct raw_range){ 0, r->length };
+	p->near.ranges = n ? list : &p->whole;
+	p->near.count = n ? n : 1;
+	return ranges_check(r, list, n, m->offsets, false, what, e);
 }
 
-static enum kvt_status take_part(struct transfer *t, const Kvt__TransferPart *m,
-				 const struct list_ref *ref, const char *what, struct kvt_err *e)
+static enum kvt_status take_near_blocks(struct transfer *t, struct xfer_part *p,
+					const Kvt__TransferPart *m, const struct part_refs *refs,
+					const char *what, struct kvt_err *e)
 {
-	struct xfer_part *p = &t->parts[t->n_parts];
 	struct cache *k = cache_find(t->client, m->cache);
-	uint64_t n = ref->n_inline + ref->n_listed;
+	uint64_t n = refs->blocks.n_inline + refs->blocks.n_listed;
 	bool pull = t->op == KVT__OP__OP_PULL;
 
+	if (range_ref_count(refs->near) || m->offsets)
+		return kvt_fail(e, KVT_INVALID, "%s: ranges, but no region", what);
 	if (!k)
 		return kvt_fail(e, KVT_NOT_FOUND, "%s: no cache %" PRIu64, what, m->cache);
 	if (m->plane_first >= k->n_planes)
@@ -100,16 +123,56 @@ static enum kvt_status take_part(struct transfer *t, const Kvt__TransferPart *m,
 		.plane_first = m->plane_first,
 		.plane_count = m->plane_count ? m->plane_count : k->n_planes - m->plane_first,
 	};
+	if (m->slice)
+		take_slice(p, m->slice, pull);
+	if (side_check(&p->near, n, pull, what, e) == KVT_OK)
+		blocks_check(k, p->near.ids.words, n, pull, what, e);
+	return e->status;
+}
+
+/* The far half, as far as it can be judged here. */
+static enum kvt_status take_far_raw(struct transfer *t, struct xfer_part *p,
+				    const Kvt__TransferPart *m, const struct part_refs *refs,
+				    const char *what, struct kvt_err *e)
+{
+	uint64_t bytes = 0;
+	char far[48];
+
+	snprintf(far, sizeof(far), "%s: far ranges", what);
+	if (m->first || m->far_step || m->far_plane_first)
+		return kvt_fail(e, KVT_INVALID, "%s: places of blocks and planes of a region", far);
+	p->raw = true;
+	p->far_offsets = m->far_offsets;
+	p->n_far = range_ref_count(refs->far);
+	p->far = block_lists_next_ranges(&t->lists, p->n_far);
+	if (ranges_check_far(p->far, p->n_far, far, &bytes, e))
+		return e->status;
+	if (p->n_far && bytes != p->bytes)
+		return kvt_fail(e, KVT_INVALID, "%s: %" PRIu64 " bytes, %" PRIu64 " here", far,
+				bytes, p->bytes);
+	return KVT_OK;
+}
+
+static enum kvt_status take_part(struct transfer *t, const Kvt__TransferPart *m,
+				 const struct part_refs *refs, const char *what, struct kvt_err *e)
+{
+	struct xfer_part *p = &t->parts[t->n_parts];
+
+	memset(e, 0, sizeof(*e));
 	p->grant_part = m->grant_part;
 	p->far_plane_first = m->far_plane_first;
 	p->first = m->first;
 	p->far_step = m->far_step ? m->far_step : 1;
-	if (m->slice)
-		take_slice(p, m->slice, pull);
-	if (side_check(&p->near, n, pull, what, e) ||
-	    blocks_check(k, p->near.ids.words, n, pull, what, e) ||
-	    side_count(&p->near, what, &t->bytes, &t->pieces, e) || check_local(k, e) ||
-	    cache_get(k, e))
+	if (m->region ? take_near_raw(t, p, m, refs, what, e)
+		      : take_near_blocks(t, p, m, refs, what, e))
+		return e->status;
+	if (side_count(&p->near, what, &t->bytes, &t->pieces, e))
+		return e->status;
+	p->bytes = side_bytes(&p->near);
+	if (!m->raw && (range_ref_count(refs->far) || m->far_offsets))
+		return kvt_fail(e, KVT_INVALID, "%s: far ranges of blocks", what);
+	if ((m->raw && take_far_raw(t, p, m, refs, what, e)) ||
+	    cache_allows(p->near.cache, KVT_ACCESS_LOCAL, e) || cache_get(p->near.cache, e))
 		return e->status;
 	t->n_parts++;
 	return KVT_OK;
@@ -119,23 +182,34 @@ static enum kvt_status take_parts(struct transfer *t, const Kvt__TransferStart *
 				  struct kvt_fds *fds, struct kvt_err *e)
 {
 	struct list_ref refs[KVT_PARTS_MAX];
+	struct range_ref raw[2 * KVT_PARTS_MAX];
 	char what[32];
 
-	for (size_t i = 0; i < m->n_parts; i++)
-		refs[i] = (struct list_ref){ m->parts[i]->blocks, m->parts[i]->n_blocks,
-					     m->parts[i]->list_blocks };
-	if (block_lists_read(&t->lists, t->client, refs, m->n_parts, fds, e))
+	for (size_t i = 0; i < m->n_parts; i++) {
+		const Kvt__TransferPart *p = m->parts[i];
+
+		refs[i] = (struct list_ref){ p->blocks, p->n_blocks, p->list_blocks };
+		raw[2 * i] =
+			(struct range_ref){ p->ranges, p->n_ranges, p->list_ranges, i, "ranges" };
+		raw[2 * i + 1] = (struct range_ref){ p->far_ranges, p->n_far_ranges,
+						     p->list_far_ranges, i, "far ranges" };
+		t->request_bytes +=
+			4 * p->list_blocks +
+			sizeof(struct raw_range) * (p->list_ranges + p->list_far_ranges);
+	}
+	if (block_lists_read_raw(&t->lists, t->client, refs, m->n_parts, raw, 2 * m->n_parts, fds,
+				 e))
 		return e->status;
 	t->parts = m->n_parts ? kvtd_calloc(m->n_parts, sizeof(*t->parts)) : NULL;
 	if (m->n_parts && !t->parts)
 		return kvt_fail_nomem(e, "transfer");
 	for (size_t i = 0; i < m->n_parts; i++) {
+		struct part_refs of = { refs[i], &raw[2 * i], &raw[2 * i + 1] };
+
 		snprintf(what, sizeof(what), "part %zu", i);
-		if (take_part(t, m->parts[i], &refs[i], what, e))
+		if (take_part(t, m->parts[i], &of, what, e))
 			return e->status;
 	}
-	for (size_t i = 0; i < m->n_parts; i++)
-		t->request_bytes += 4 * refs[i].n_listed;
 	if (quota_take(t->client, QUOTA_IN_FLIGHT, t->bytes, e))
 		return e->status;
 	t->in_flight = t->bytes;

@@ -62,6 +62,10 @@ check_PROGRAMS += tests/unit/test_blocks
 tests_unit_test_blocks_SOURCES = tests/unit/test_blocks.c
 tests_unit_test_blocks_LDADD = $(unit_daemon)
 
+check_PROGRAMS += tests/unit/test_ranges
+tests_unit_test_ranges_SOURCES = tests/unit/test_ranges.c
+tests_unit_test_ranges_LDADD = $(unit_daemon)
+
 check_PROGRAMS += tests/unit/test_units
 tests_unit_test_units_SOURCES = tests/unit/test_units.c
 tests_unit_test_units_LDADD = $(unit_common)

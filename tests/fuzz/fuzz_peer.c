@@ -11,7 +11,7 @@
  *	3	a data connection from its proof on, while a push of ours is being received: pieces
  *		as with 0
  *
- * In the cases 1 and 3 the daemon has an owner with grants of secrets "0" and "1", which it was
+ * In the cases 1 and 3 the daemon has an owner with grants of secrets "0", "1" and "2" (of ranges), which it was
  *given by the same owner's id (client 0 in a GrantOpen, an empty epoch and a one-byte secret are
  *filled in), and a client that waits for a grant of this peer.
  */
@@ -229,6 +229,30 @@ static void give_grant(int handle, Kvt__Access access)
 	ask(&owner, KVT__REQUEST__BODY_GRANT_CREATE, &g, WORLD_FD_NONE);
 }
 
+/* Of bytes [16, 48) and [4096, 8192) of the region, for writing, whose pushes are told. */
+static void give_raw_grant(int handle)
+{
+	static uint64_t ranges[] = { 16, 32, 4096, 4096 };
+	uint8_t secret[KVT_SECRET_BYTES];
+	Kvt__GrantCreate g = KVT__GRANT_CREATE__INIT;
+	Kvt__GrantPart part = KVT__GRANT_PART__INIT, *parts[] = { &part };
+
+	memset(secret, SECRET_CHAR + handle - 1, sizeof(secret));
+	part.region = 1;
+	part.n_ranges = 4;
+	part.ranges = ranges;
+	part.offsets = true;
+	g.grant = (uint64_t)handle;
+	g.access = KVT__ACCESS__ACCESS_WRITE;
+	g.progress = true;
+	g.n_parts = 1;
+	g.parts = parts;
+	g.secret.data = secret;
+	g.secret.len = sizeof(secret);
+	g.readers = 2;
+	ask(&owner, KVT__REQUEST__BODY_GRANT_CREATE, &g, WORLD_FD_NONE);
+}
+
 static void take_grant(uint64_t handle, Kvt__Op op)
 {
 	static uint32_t blocks[] = { 5, 4 };
@@ -278,6 +302,7 @@ static void become_known(void)
 	give_memory(&reader);
 	give_grant(1, KVT__ACCESS__ACCESS_READ);
 	give_grant(2, KVT__ACCESS__ACCESS_WRITE);
+	give_raw_grant(3);
 	put_hello();
 }
 

@@ -188,3 +188,11 @@ def test_carry_usage(tmp_path):
     for args in [], ["give"], ["take", "x"], ["frob", "x"], ["give", "a", "b", "c"]:
         r = subprocess.run([BUILD / "examples/carry", *args], capture_output=True, text=True)
         assert r.returncode == 2 and "usage: carry give FILE" in r.stderr
+
+
+def test_scatter(nodes):
+    for places in ([nodes[0].client_socket], [n.client_socket for n in nodes]):
+        out = subprocess.run([BUILD / "examples/scatter", *places], capture_output=True, text=True,
+                             timeout=30 * SLOW)
+        assert out.returncode == 0, out.stderr
+        assert out.stdout == "from three places: three remote places\n"

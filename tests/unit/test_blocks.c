@@ -101,7 +101,7 @@ START_TEST(lists_refused)
 	ck_assert_str_eq(e.text, "list memfd: not a memfd of exactly 12 bytes");
 	ck_assert_int_eq(block_lists_read(&l, &client, &both, 1, &fds, &e), KVT_INVALID);
 	ck_assert_int_eq(block_lists_read(&l, &client, &plain, 1, &fds, &e), KVT_INVALID);
-	ck_assert_str_eq(e.text, "a memfd, but no part has list_blocks");
+	ck_assert_str_eq(e.text, "a memfd, but no part has a list in it");
 	ck_assert_int_eq(block_lists_read(&l, &client, &huge, 1, &fds, &e), KVT_INVALID);
 	ck_assert_int_eq(block_lists_read(&l, &client, &large, 1, &fds, &e), KVT_QUOTA);
 	ck_assert_uint_eq(client.quota.used[QUOTA_LIST_BYTES], 0);

@@ -258,9 +258,9 @@ START_TEST(bad_options)
 	o.tag = "\x01";
 	check_bad(&o, "tag");
 	o = options();
-	part.reserved[2] = 1;
+	part.reserved[1] = 1;
 	check_bad(&o, "reserved of part 0");
-	part.reserved[2] = 0;
+	part.reserved[1] = 0;
 	part.n_blocks = 0;
 	check_bad(&o, "part 0 has no blocks");
 	part.n_blocks = 3;
@@ -464,7 +464,7 @@ START_TEST(progress)
 	p.tag = "t";
 	p.note = (ProtobufCBinaryData){ 2, (uint8_t *)"hi" };
 	p.parts = parts;
-	pp = (Kvt__ProgressPart){ pp.base, 1, 2, 3, 4, 5, 6, 7 };
+	pp = (Kvt__ProgressPart){ pp.base, 1, 2, 3, 4, 5, 6, 7, 8, 9 };
 	for (int i = 0; i < 100; i++) {
 		p.bytes = (uint64_t)i;
 		p.n_parts = i == 1 ? 2 : 0;
@@ -491,6 +491,8 @@ START_TEST(progress)
 		ck_assert_uint_eq(ev.parts[1].plane_first, 5);
 		ck_assert_uint_eq(ev.parts[1].plane_count, 6);
 		ck_assert_uint_eq(ev.parts[1].bytes, 7);
+		ck_assert_uint_eq(ev.parts[1].from, 8);
+		ck_assert_uint_eq(ev.parts[1].to, 9);
 	}
 	fake_grant_ended(f, nr(1), KVT_OK, "");
 	ck_assert_int_eq(kvt_grant_wait(g, 5000, &r), KVT_OK);

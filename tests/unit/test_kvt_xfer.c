@@ -199,9 +199,9 @@ START_TEST(bad_options)
 	o.tag = "\xc0";
 	check_bad(&o, "tag");
 	o = options();
-	part.reserved[3] = 1;
+	part.reserved = 1;
 	check_bad(&o, "reserved of part 0");
-	part.reserved[3] = 0;
+	part.reserved = 0;
 	part.slice.reserved = 1;
 	check_bad(&o, "reserved of the slice of part 0");
 	part.slice.reserved = 0;
@@ -343,6 +343,73 @@ START_TEST(long_lists)
 	ck_assert_int_eq(kvt_list_read(fake_seen_fd(f, BODY(TRANSFER_START), 1), got, 12288), 0);
 	for (uint32_t i = 0; i < 12288; i++)
 		ck_assert_uint_eq(got[i], (12287 - i) * 300);
+}
+END_TEST
+
+/* Ranges of both sides, inline and in the memfd: there before the blocks of other parts. */
+START_TEST(ranges)
+{
+	static struct kvt_range many[3000];
+	struct kvt_ranges mine = { many, 2, 0 }, far = { many + 1, 2, KVT_OFFSETS };
+	struct kvt_xfer_part raw[2] = { { .cache = cache, .blocks = blocks, .n_blocks = 3 },
+					{ .region = region, .ranges = &mine, .far_ranges = &far } };
+	struct kvt_xfer_opts o = options();
+	const Kvt__TransferPart *p;
+	uint64_t got[6000];
+	struct kvt_xfer *x;
+	int fd;
+
+	for (uint32_t i = 0; i < 3000; i++)
+		many[i] = (struct kvt_range){ i, 10 * i };
+	o.parts = raw;
+	o.n_parts = 2;
+	ck_assert_int_eq(kvt_pull(k, &o, &x), KVT_OK);
+	p = sent(1)->parts[1];
+	ck_assert(p->raw && p->far_offsets && !p->offsets && p->region && !p->cache);
+	ck_assert(!sent(1)->parts[0]->raw);
+	ck_assert_uint_eq(p->n_ranges, 4);
+	ck_assert_mem_eq(p->ranges, many, 32);
+	ck_assert_uint_eq(p->n_far_ranges, 4);
+	ck_assert_mem_eq(p->far_ranges, many + 1, 32);
+
+	mine.n = 3000;
+	ck_assert_int_eq(kvt_push(k, &o, &x), KVT_OK);
+	p = sent(2)->parts[1];
+	ck_assert_uint_eq(p->n_ranges + p->n_far_ranges, 0);
+	ck_assert_uint_eq(p->list_ranges, 3000);
+	ck_assert_uint_eq(p->list_far_ranges, 2);
+	ck_assert_uint_eq(sent(2)->parts[0]->list_blocks, 3);
+	fd = fake_seen_fd(f, BODY(TRANSFER_START), 2);
+	ck_assert_int_eq(kvt_list_check(fd, 16 * 3002 + 12), 0);
+	ck_assert_int_eq(kvt_list_pread(fd, got, 48000, 0), 0);
+	ck_assert_mem_eq(got, many, 48000);
+	ck_assert_int_eq(kvt_list_pread(fd, got, 44, 48000), 0);
+	ck_assert_mem_eq(got, many + 1, 32);
+	ck_assert_mem_eq(got + 4, blocks, 12);
+
+	/* all of both */
+	raw[1] = (struct kvt_xfer_part){ .region = region };
+	ck_assert_int_eq(kvt_pull(k, &o, &x), KVT_OK);
+	p = sent(3)->parts[1];
+	ck_assert(p->raw && !p->n_ranges && !p->n_far_ranges);
+
+	raw[1].cache = cache;
+	check_bad(&o, "part 1 has a region, and something of a cache");
+	raw[1] = (struct kvt_xfer_part){ .region = region, .slice = { .len = 1 } };
+	check_bad(&o, "part 1 has a region, and something of a cache");
+	raw[1] = (struct kvt_xfer_part){ .cache = cache, .ranges = &mine };
+	check_bad(&o, "part 1 has ranges, but no region");
+	far.flags = 2;
+	raw[1] = (struct kvt_xfer_part){ .region = region, .far_ranges = &far };
+	check_bad(&o, "far ranges of part 1: unknown flags 0x2");
+	far = (struct kvt_ranges){ NULL, 2, 0 };
+	check_bad(&o, "far ranges of part 1: 2 of them at NULL");
+	raw[1] = (struct kvt_xfer_part){ .reserved = 1, .region = region };
+	check_bad(&o, "reserved of part 1");
+	/* laid out as the words that were reserved */
+	ck_assert_uint_eq(sizeof(struct kvt_part), 3 * sizeof(void *) + 32);
+	ck_assert_uint_eq(sizeof(struct kvt_xfer_part), 136);
+	ck_assert_uint_eq(sizeof(struct kvt_range), 16);
 }
 END_TEST
 
@@ -551,6 +618,7 @@ Suite *test_suite(void)
 	tcase_add_test(c, event_order);
 	tcase_add_test(c, refused);
 	tcase_add_test(c, long_lists);
+	tcase_add_test(c, ranges);
 	tcase_add_test(c, full_socket);
 	tcase_add_test(c, full_socket_polled);
 	tcase_add_test(c, release_and_decline);

@@ -122,6 +122,8 @@ static void print_event(const struct kvt_event *ev)
 		printf("%s%u:%" PRIu64 "+%" PRIu64 "/%" PRIu64 ":%u+%u:%" PRIu64,
 		       i ? "," : " parts=", p->grant_part, p->first, p->count, p->step,
 		       p->plane_first, p->plane_count, p->bytes);
+		if (p->to)
+			printf(":%" PRIu64 "-%" PRIu64, p->from, p->to);
 	}
 	printf(" text=%s\n", ev->text);
 }
@@ -380,6 +382,14 @@ static void do_noise(const struct words *w)
 	puts("OK");
 }
 
+/* addr REGION */
+static void do_addr(const struct words *w)
+{
+	struct region_thing *r = thing(THING_REGION, arg(w, 1));
+
+	printf("OK %" PRIu64 "\n", (uint64_t)(uintptr_t)r->addr);
+}
+
 static void do_snap(const struct words *w)
 {
 	region_snap(thing(THING_REGION, arg(w, 1)));
@@ -515,9 +525,7 @@ static void do_grant(const struct words *w)
 	int n = parts_of(w, 3, 'l', parts, KVT_PARTS_MAX + 1);
 
 	for (int i = 0; i < n; i++)
-		gp[i] = (struct kvt_part){ .cache = parts[i].cache->handle,
-					   .blocks = parts[i].blocks,
-					   .n_blocks = parts[i].n_blocks };
+		part_grant(&parts[i], &gp[i]);
 	o.access = *arg(w, 2) == 'w' ? KVT_GRANT_WRITE : KVT_GRANT_READ;
 	o.n_parts = (uint32_t)n;
 	o.parts = gp;
@@ -741,7 +749,7 @@ static const struct {
 	{ "xfer", do_xfer },	   { "wait", do_wait },	      { "spin", do_spin },
 	{ "cancel", do_cancel },   { "stats", do_stats },     { "free", do_free },
 	{ "exit", do_exit },	   { "touched", do_touched }, { "suspend", do_suspend },
-	{ "resume", do_resume },   { "move", do_move },
+	{ "resume", do_resume },   { "move", do_move },	      { "addr", do_addr },
 };
 
 static void run(char *line)

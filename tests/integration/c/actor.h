@@ -57,10 +57,27 @@ size_t hex_in(const char *hex, uint8_t *out, size_t max);
 void hex_out(const void *p, size_t n, char *out);
 _Noreturn void usage(const char *what, const char *word);
 
-/* ---- parts: CACHE:LIST[:key=value]... */
+/*
+ * ---- parts: CACHE:LIST[:key=value]... or @REGION:RANGES[:key=value]...
+ *
+ * RANGES: all, or OFFSET+LEN[xN/STRIDE],... in the region; addr: said as addresses; shuffle=SEED.
+ * fr=RANGES: far ones, with either kind; fbase=ADDR: said as addresses from there; fshuffle=SEED.
+ * A region's pattern is keyed by the part of the grant and the place in the stream of the ranges.
+ */
+
+struct part_ranges {
+	bool said;
+	struct kvt_range *list;
+	uint32_t n, room;
+	uint64_t base;
+	bool addresses;
+};
 
 struct part {
 	struct cache_thing *cache;
+	struct region_thing *region;
+	struct part_ranges near, far; /* offsets */
+	struct kvt_ranges out, far_out;
 	uint32_t *blocks;
 	size_t n_blocks;
 	uint32_t grant_part, plane_first, plane_count, far_plane_first;
@@ -74,7 +91,8 @@ struct part {
 /* op: whose slice offsets are near: 'l' pull (dst), 's' push (src), 'o' owner of a pushed (dst). */
 void part_parse(const char *text, char op, struct part *out);
 void part_free(struct part *p);
-void part_xfer(const struct part *p, struct kvt_xfer_part *out);
+void part_xfer(struct part *p, struct kvt_xfer_part *out);
+void part_grant(struct part *p, struct kvt_part *out);
 
 void part_fill(const struct part *p, uint64_t seed);
 /* Bytes that are as the pattern says; *total of how many. first_bad: a text, or "". */

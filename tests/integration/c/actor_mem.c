@@ -143,11 +143,93 @@ static void list_parse(char *text, struct part *p)
 	}
 }
 
+static void range_add(struct part_ranges *r, uint64_t off, uint64_t len)
+{
+	if (r->n == r->room) {
+		r->room = r->room ? r->room * 2 : 64;
+		r->list = must(realloc(r->list, r->room * sizeof(*r->list)));
+	}
+	r->list[r->n++] = (struct kvt_range){ off, len };
+}
+
+static void ranges_parse(const char *text, struct part_ranges *r)
+{
+	char *copy = must(strdup(text)), *at = copy;
+
+	r->said = true;
+	if (!strcmp(text, "all"))
+		at = NULL;
+	for (char *item; (item = strsep(&at, ","));) {
+		char *end;
+		uint64_t off = strtoull(item, &end, 0), len, n = 1, stride = 0;
+
+		if (*end != '+')
+			usage("not a range", item);
+		len = strtoull(end + 1, &end, 0);
+		if (*end == 'x' && sscanf(end, "x%" SCNu64 "/%" SCNu64, &n, &stride) != 2)
+			usage("not a row of ranges", item);
+		for (uint64_t i = 0; i < n; i++)
+			range_add(r, off + i * stride, len);
+	}
+	free(copy);
+}
+
+static uint64_t mix(uint64_t x);
+
+static void ranges_shuffle(struct part_ranges *r, uint64_t seed)
+{
+	for (uint32_t i = r->n; i > 1; i--) {
+		uint32_t j = (uint32_t)(mix(seed + i) % i);
+		struct kvt_range keep = r->list[i - 1];
+
+		r->list[i - 1] = r->list[j];
+		r->list[j] = keep;
+	}
+}
+
+/* The same for the call: with addresses where they are wanted. */
+static const struct kvt_ranges *ranges_out(const struct part_ranges *r, struct kvt_ranges *out)
+{
+	struct kvt_range *copy;
+
+	if (!r->said)
+		return NULL;
+	copy = must(malloc((r->n + 1) * sizeof(*copy)));
+	for (uint32_t i = 0; i < r->n; i++)
+		copy[i] = (struct kvt_range){ r->base + r->list[i].addr, r->list[i].len };
+	*out = (struct kvt_ranges){ copy, r->n, r->addresses ? 0 : KVT_OFFSETS };
+	return out;
+}
+
+static bool raw_option(const char *text, struct part *p)
+{
+	const char *value = strchr(text, '=');
+
+	if (!strcmp(text, "addr") && p->region) {
+		p->near.addresses = true;
+		p->near.base = (uint64_t)(uintptr_t)p->region->addr;
+	} else if (!strncmp(text, "fr=", 3)) {
+		ranges_parse(value + 1, &p->far);
+	} else if (!strncmp(text, "fbase=", 6)) {
+		p->far.addresses = true;
+		p->far.base = number(value + 1);
+	} else if (!strncmp(text, "shuffle=", 8)) {
+		ranges_shuffle(&p->near, number(value + 1));
+	} else if (!strncmp(text, "fshuffle=", 9)) {
+		ranges_shuffle(&p->far, number(value + 1));
+	} else {
+		return false;
+	}
+	return true;
+}
+
 static void option_parse(const char *text, struct part *p)
 {
 	const char *value = strchr(text, '=');
 	struct kvt_slice *s = &p->slice;
 
+	if (raw_option(text, p))
+		return;
 	if (!value++)
 		usage("not an option of a part", text);
 	if (!strncmp(text, "gp=", 3))
@@ -180,8 +262,13 @@ void part_parse(const char *text, char op, struct part *out)
 	list = strsep(&at, ":");
 	if (!list)
 		usage("not a part", text);
-	p.cache = thing(THING_CACHE, name);
-	list_parse(list, &p);
+	if (*name == '@') {
+		p.region = thing(THING_REGION, name + 1);
+		ranges_parse(list, &p.near);
+	} else {
+		p.cache = thing(THING_CACHE, name);
+		list_parse(list, &p);
+	}
 	while ((option = strsep(&at, ":")))
 		option_parse(option, &p);
 	p.near_off = op == 's' ? p.slice.src_off : p.slice.dst_off;
@@ -195,12 +282,30 @@ void part_parse(const char *text, char op, struct part *out)
 void part_free(struct part *p)
 {
 	free(p->blocks);
+	free(p->near.list);
+	free(p->far.list);
+	free((void *)p->out.ranges);
+	free((void *)p->far_out.ranges);
 }
 
-void part_xfer(const struct part *p, struct kvt_xfer_part *out)
+void part_grant(struct part *p, struct kvt_part *out)
+{
+	*out = (struct kvt_part){
+		.cache = p->cache ? p->cache->handle : NULL,
+		.blocks = p->blocks,
+		.n_blocks = p->n_blocks,
+		.region = p->region ? p->region->handle : NULL,
+		.ranges = ranges_out(&p->near, &p->out),
+	};
+}
+
+void part_xfer(struct part *p, struct kvt_xfer_part *out)
 {
 	*out = (struct kvt_xfer_part){
-		.cache = p->cache->handle,
+		.cache = p->cache ? p->cache->handle : NULL,
+		.region = p->region ? p->region->handle : NULL,
+		.ranges = ranges_out(&p->near, &p->out),
+		.far_ranges = ranges_out(&p->far, &p->far_out),
 		.blocks = p->blocks,
 		.n_blocks = p->n_blocks,
 		.grant_part = p->grant_part,
@@ -250,11 +355,34 @@ static void runs_of_block(const struct part *p, const struct plane_thing *pl, st
 	}
 }
 
+static void each_range(const struct part *p, uint64_t seed, run_fn *fn, void *arg)
+{
+	struct kvt_range whole = { 0, p->region->len };
+	const struct kvt_range *list = p->near.n ? p->near.list : &whole;
+	struct run r = { .region = p->region };
+
+	r.key = mix(mix(seed ^ 0x5bd1e995) + p->grant_part * 977 + 1);
+	for (uint32_t i = 0; i < (p->near.n ? p->near.n : 1); i++) {
+		r.index = i;
+		r.len = list[i].len;
+		if (list[i].addr > p->region->len || r.len > p->region->len - list[i].addr)
+			usage("a range outside of its region", NULL);
+		r.at = p->region->addr + list[i].addr;
+		fn(&r, arg);
+		r.off += r.len;
+	}
+}
+
 static void each_run(const struct part *p, uint64_t seed, run_fn *fn, void *arg)
 {
-	uint32_t count = p->plane_count ? p->plane_count : p->cache->n_planes - p->plane_first;
+	uint32_t count;
 	uint64_t step = p->step ? p->step : 1;
 
+	if (p->region) {
+		each_range(p, seed, fn, arg);
+		return;
+	}
+	count = p->plane_count ? p->plane_count : p->cache->n_planes - p->plane_first;
 	for (uint32_t i = 0; i < count; i++) {
 		const struct plane_thing *pl = &p->cache->planes[p->plane_first + i];
 

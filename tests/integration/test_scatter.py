@@ -250,23 +250,23 @@ def test_many_long_lists_at_once(ends):
 
 
 def test_lists_are_charged(ends):
-    owner, reader = ends(config='limits { list_bytes = "80 KiB" }')
+    owner, reader = ends(config='limits { list_bytes = "112 KiB" }')
     st = reader("grant g read @R:0+10x2000/10")
     assert st == "OK"  # 36 x 2000 bytes, and some
-    st = reader("grant h read @R:0+10x400/10")
+    st = reader("grant h read @R:0+10x1000/10")
     assert st == "QUOTA", st.text
     reader.ok("revoke g")
     assert reader.gwait("g") == "REVOKED"
     token = owner.grant("g", "read @R:all")
-    st = reader.run("x", "pull", token, "@R:0+10x3000/10:fr=0+10x3000/10")
+    st = reader.run("x", "pull", token, "@R:0+10x4000/10:fr=0+10x4000/10")
     assert st == "QUOTA"
     # what the owner's client has no room for
     assert owner("grant f read @R:0+10x1900/10") == "OK"
-    st = reader.run("y", "pull", token, "@R:0+2000:fr=0+1x2000/1")
+    st = reader.run("y", "pull", token, "@R:0+3000:fr=0+1x3000/1")
     assert st == "QUOTA" and "memory for lists" in st.text, st.text
     owner.ok("revoke f")
     owner.gwait("f")
-    assert reader.run("z", "pull", token, "@R:0+2000:fr=0+1x2000/1 final") == "OK"
+    assert reader.run("z", "pull", token, "@R:0+3000:fr=0+1x3000/1 final") == "OK"
 
 
 def test_permission(ends):

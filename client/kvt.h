@@ -391,8 +391,8 @@ enum kvt_ranges_flags {
 };
 
 /*
- * Any, in any order; they may overlap. n 0: all there is. The daemon's memory for them, 16 bytes each
- * (36 in a grant), counts in its limit list_bytes.
+ * Any, in any order; they may overlap. n 0: all there is. The daemon's memory for them, 16 bytes
+ * each (36 in a grant), counts in its limit list_bytes.
  */
 struct kvt_ranges {
 	const struct kvt_range *ranges;

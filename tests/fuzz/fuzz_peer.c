@@ -11,9 +11,9 @@
  *	3	a data connection from its proof on, while a push of ours is being received: pieces
  *		as with 0
  *
- * In the cases 1 and 3 the daemon has an owner with grants of secrets "0", "1" and "2" (of ranges), which it was
- *given by the same owner's id (client 0 in a GrantOpen, an empty epoch and a one-byte secret are
- *filled in), and a client that waits for a grant of this peer.
+ * In the cases 1 and 3 the daemon has an owner with grants of secrets "0", "1" and "2" (of ranges),
+ *which it was given by the same owner's id (client 0 in a GrantOpen, an empty epoch and a one-byte
+ *secret are filled in), and a client that waits for a grant of this peer.
  */
 #include "world.h"
 

@@ -2,9 +2,10 @@
 /*
  * sched.c - deficit round robin between clients, within three priorities
  *
- * A ring holds the nodes that have entries, and those that had some a moment ago: they leave it at
- * their turn, so that a client that comes back at once finds its debt. When nobody has any entry,
- * everything is forgotten.
+ * A ring holds the nodes that have entries, and those that had some a moment ago, so that a client
+ * that comes back at once finds its debt. A client that has one transfer at a time is away between
+ * them: a few turns are kept for it, so that it has its share all the same. When nobody has any
+ * entry, everything is forgotten.
  */
 #define HASH_NONFATAL_OOM 1
 #include "net/sched.h"
@@ -14,6 +15,8 @@
 #include <uthash.h>
 #include "alloc.h"
 #include "kvtd.h"
+
+#define KEPT_TURNS 4
 
 struct flow_key {
 	uint64_t client;
@@ -26,6 +29,7 @@ struct sched_flow {
 	struct flow_key key;
 	UT_hash_handle hh;
 	uint32_t refs; /* entries that joined */
+	uint32_t kept; /* turns, since it has none that takes any */
 	struct sched_list turns[SCHED_KINDS];
 	struct sched_list waiting;	     /* bulk beyond max_turns */
 	enum sched_kind last;		     /* in its own turns the kinds alternate */
@@ -91,16 +95,18 @@ static void ring_del(struct sched_ring *ring, struct sched_node *n)
 	n->on = false;
 }
 
-/* It is the first of its ring: its turn, if it was not already. What it cannot use is not saved. */
-static void begin_turn(struct sched_node *n)
+/* It is the first of its ring: its turn, if it was not already; its quantum, up to a limit. */
+static void begin_turn(struct sched_node *n, int64_t limit)
 {
 	if (n->turn)
 		return;
 	n->turn = true;
-	n->credit += n->quantum;
-	if (n->credit > n->quantum)
-		n->credit = n->quantum;
-	n->ahead = n->credit;
+	if (n->credit < limit) {
+		n->credit += n->quantum;
+		if (n->credit > limit)
+			n->credit = limit;
+	}
+	n->ahead = n->credit < n->quantum ? n->credit : n->quantum;
 }
 
 /* ---- flows */
@@ -300,6 +306,18 @@ static struct sched_entry *small_ahead(struct sched *s)
 	return NULL;
 }
 
+/* It is not there at its turn: one of a few that are kept, or it leaves. */
+static void flow_keep_turn(struct sched *s, struct sched_flow *f)
+{
+	if (f->kept++ == KEPT_TURNS) {
+		flow_rest(s, f);
+		return;
+	}
+	if (!f->node.turn)
+		f->node.credit += f->node.quantum;
+	ring_rotate(&f->level->flows, &f->node);
+}
+
 /* Of a level that has entries of these kinds. */
 static struct sched_entry *level_next(struct sched *s, struct sched_level *l, unsigned kinds)
 {
@@ -309,10 +327,11 @@ static struct sched_entry *level_next(struct sched *s, struct sched_level *l, un
 		bool any = has(n, kinds);
 
 		if (!has(n, SCHED_ANY)) {
-			flow_rest(s, f);
+			flow_keep_turn(s, f);
 			continue;
 		}
-		begin_turn(n);
+		begin_turn(n, n->quantum * (1 + f->kept));
+		f->kept = 0;
 		flow_check_ahead(f);
 		if (any && n->credit > 0)
 			return flow_next(f, kinds);
@@ -330,7 +349,7 @@ static struct sched_entry *in_turn(struct sched *s, unsigned kinds)
 			level_rest(s, level_of(n));
 			continue;
 		}
-		begin_turn(n);
+		begin_turn(n, n->quantum);
 		if (any && n->credit > 0)
 			return level_next(s, level_of(n), kinds);
 		ring_rotate(&s->levels, n);

@@ -231,6 +231,30 @@ START_TEST(one_at_a_time)
 }
 END_TEST
 
+/* The same, away for a moment after each: it makes up for that, if the moment is short. */
+START_TEST(away_in_between)
+{
+	struct job other, j;
+	uint64_t mine = 0;
+
+	bulk(&other, 1, KVT_PRIORITY_NORMAL);
+	for (int k = 0; k < 200; k++) {
+		job_start(&j, 2, KVT_PRIORITY_NORMAL, 8 * MIB, MIB);
+		while (j.left)
+			post(SCHED_ANY);
+		mine += j.posted;
+		sched_leave(&s, &j.turn);
+		post_many(_i);
+	}
+	if (_i <= 3)
+		near_to(mine, other.posted, 12 * MIB);
+	else /* then it is idle, and nothing is owed to it */
+		ck_assert_uint_ge(other.posted, mine + 200 * MIB * (_i - 4));
+	leave(&other, 1);
+	ck_assert_ptr_null(s.by_key);
+}
+END_TEST
+
 #define CROWD 100
 
 START_TEST(small_goes_ahead)
@@ -483,6 +507,7 @@ Suite *test_suite(void)
 	tcase_add_loop_test(t, levels, 0, 2);
 	tcase_add_test(t, low_waits_a_round);
 	tcase_add_test(t, one_at_a_time);
+	tcase_add_loop_test(t, away_in_between, 0, 10);
 	tcase_add_test(t, small_goes_ahead);
 	tcase_add_test(t, small_ones_pay);
 	tcase_add_test(t, small_ones_pay_together);

@@ -174,6 +174,7 @@ static void node_init(struct node *n, struct net_fixture *f, const char *name)
 	n->listen_fd = -1;
 	n->conf.local_threads = 2;
 	n->conf.local_chunk = 64 * 1024;
+	n->conf.local_inline = 64 * 1024;
 	n->conf.tcp_threads = 2;
 	n->conf.tcp_chunk = 64 * 1024;
 	n->conf.tcp_gather = 16 * 1024;

@@ -172,6 +172,12 @@ struct tcp_conn {
 	char why[160];
 };
 
+/* Connections whose threads are to be woken. */
+struct tcp_kicked {
+	struct tcp_conn *conns[TCP_STREAMS_MAX];
+	uint32_t n;
+};
+
 static inline struct tcp *tcp_of(struct kvtd *d)
 {
 	return (struct tcp *)d->net[NET_TCP];
@@ -218,8 +224,12 @@ struct tcp_thread *tcp_thread_pick(struct tcp *t, enum sched_kind kind, char *wh
 int tcp_thread_adopt(struct tcp_thread *th, struct tcp_conn *c);
 void tcp_threads_stop(struct tcp *t);
 void tcp_threads_free(struct tcp *t);
-/* Locked: at most n connections of the peer begin to look for frames of this kind to send. */
-void tcp_kick(struct tcp_peer *tp, enum sched_kind kind, uint64_t n);
+/*
+ * Locked: at most n connections of the peer begin to look for frames of this kind to send. Their
+ * threads are woken, or, with later, are to be when the lock is free: by tcp_wake(), on the loop.
+ */
+void tcp_kick(struct tcp_peer *tp, enum sched_kind kind, uint64_t n, struct tcp_kicked *later);
+void tcp_wake(struct tcp_kicked *k);
 /* Locked: what the connection may send: its own kind, and another that no connection is for. */
 unsigned tcp_conn_kinds(const struct tcp_conn *c);
 /* Locked: the connection has nothing to send. */

@@ -20,11 +20,11 @@
 
 #define EVENTS 16
 
-static void watch(struct tcp_conn *c, int op)
+static void watch(struct tcp_conn *c, bool out)
 {
-	struct epoll_event ev = { .events = EPOLLIN | (c->want_out ? EPOLLOUT : 0), .data.ptr = c };
+	struct epoll_event ev = { .events = EPOLLIN | (out ? EPOLLOUT : 0), .data.ptr = c };
 
-	epoll_ctl(c->th->epfd, op, c->fd, &ev);
+	epoll_ctl(c->th->epfd, EPOLL_CTL_MOD, c->fd, &ev);
 }
 
 static bool serves(const struct tcp_conn *c, enum sched_kind kind)
@@ -38,7 +38,7 @@ unsigned tcp_conn_kinds(const struct tcp_conn *c)
 	       (serves(c, SCHED_SMALL) ? SCHED_ANY_SMALL : 0);
 }
 
-void tcp_kick(struct tcp_peer *tp, enum sched_kind kind, uint64_t n)
+void tcp_kick(struct tcp_peer *tp, enum sched_kind kind, uint64_t n, struct tcp_kicked *later)
 {
 	struct tcp_conn *c, *next, *last = TAILQ_LAST(&tp->conns, tcp_conn_list);
 
@@ -50,17 +50,30 @@ void tcp_kick(struct tcp_peer *tp, enum sched_kind kind, uint64_t n)
 		n--;
 		if (!c->want_out) {
 			c->want_out = true;
-			watch(c, EPOLL_CTL_MOD);
+			if (later && later->n < TCP_STREAMS_MAX)
+				later->conns[later->n++] = c;
+			else
+				watch(c, true);
 		}
 		TAILQ_REMOVE(&tp->conns, c, link);
 		TAILQ_INSERT_TAIL(&tp->conns, c, link);
 	}
 }
 
+/*
+ * A thread that is woken under the lock runs into it. A connection that has come to rest meanwhile
+ * looks once in vain; one that broke is not watched any more, and the loop has not freed it yet.
+ */
+void tcp_wake(struct tcp_kicked *k)
+{
+	for (uint32_t i = 0; i < k->n; i++)
+		watch(k->conns[i], true);
+}
+
 void tcp_conn_rest(struct tcp_conn *c)
 {
 	c->want_out = false;
-	watch(c, EPOLL_CTL_MOD);
+	watch(c, false);
 }
 
 int tcp_thread_adopt(struct tcp_thread *th, struct tcp_conn *c)

@@ -110,7 +110,7 @@ static void receiver_start(struct tcp_job *tj)
 }
 
 /* Locked. */
-static void sender_start(struct tcp_job *tj)
+static void sender_start(struct tcp_job *tj, struct tcp_kicked *kicked)
 {
 	const struct net_job *job = tj->end.job;
 	struct tcp_peer *tp = tj->tp;
@@ -123,11 +123,11 @@ static void sender_start(struct tcp_job *tj)
 	tj->place = TCP_WAITING;
 	TAILQ_INSERT_TAIL(&tp->waiting, tj, link);
 	sched_add(&tp->sched, &tj->turn);
-	tcp_kick(tp, tj->turn.kind, (tj->bytes - 1) / tj->chunk + 1);
+	tcp_kick(tp, tj->turn.kind, (tj->bytes - 1) / tj->chunk + 1, kicked);
 }
 
 /* Locked. */
-static void job_start(struct tcp_job *tj)
+static void job_start(struct tcp_job *tj, struct tcp_kicked *kicked)
 {
 	struct tcp_peer *tp = tj->tp;
 	char text[KVT_ERR_TEXT];
@@ -147,7 +147,7 @@ static void job_start(struct tcp_job *tj)
 	} else if (!tj->send) {
 		receiver_start(tj);
 	} else {
-		sender_start(tj);
+		sender_start(tj, kicked);
 	}
 }
 
@@ -155,14 +155,17 @@ void tcp_submit(struct net_job *job)
 {
 	struct tcp_peer *tp = tcp_peer_of(job->peer);
 	struct tcp_job *tj = tp ? job_new(job, tp) : NULL;
+	struct tcp_kicked kicked;
 
+	kicked.n = 0;
 	if (!tj) {
 		net_job_refused(job, tp ? KVT_NO_MEMORY : KVT_TRANSPORT);
 		return;
 	}
 	pthread_mutex_lock(&tp->lock);
-	job_start(tj);
+	job_start(tj, &kicked);
 	pthread_mutex_unlock(&tp->lock);
+	tcp_wake(&kicked);
 }
 
 void tcp_fence(struct net_job *job)

@@ -265,7 +265,7 @@ void tcp_conn_break(struct tcp_conn *c, const char *why)
 	/* others may have to do what it was for */
 	for (int kind = 0; kind < SCHED_KINDS; kind++)
 		if (tp->sched.n[kind])
-			tcp_kick(tp, kind, TCP_STREAMS_MAX);
+			tcp_kick(tp, kind, TCP_STREAMS_MAX, NULL);
 	if (c->tx.tj)
 		net_end_put(&c->tx.tj->end);
 	if (c->rx.tj)

@@ -113,7 +113,7 @@ static bool tx_claim(struct tcp_conn *c)
 
 	/* the turns of bulk that it takes are what small ones may wait for */
 	if (c->kind == SCHED_BULK && sched_small_ready(s))
-		tcp_kick(c->tp, SCHED_SMALL, 1);
+		tcp_kick(c->tp, SCHED_SMALL, 1, NULL);
 	if (!e)
 		return false;
 	tj = container_of(e, struct tcp_job, turn);

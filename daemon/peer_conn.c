@@ -71,6 +71,24 @@ static bool conn_flush(struct peer_conn *c)
 	return !evbuffer_get_length(out);
 }
 
+/*
+ * At the end of the turn all of its frames go out at once. libevent is asked to wait for the socket
+ * only when that is full: to ask costs more than to write.
+ */
+static void on_flush(evutil_socket_t fd, short what, void *arg)
+{
+	struct peer_conn *c = arg;
+
+	(void)fd;
+	(void)what;
+	if (c->state != CONN_UP)
+		return;
+	if (conn_flush(c))
+		bufferevent_disable(c->bev, EV_WRITE);
+	else
+		bufferevent_enable(c->bev, EV_WRITE);
+}
+
 static int conn_pack(struct peer_conn *c, Kvt__Peer__Frame *f, size_t len)
 {
 	struct evbuffer *out = bufferevent_get_output(c->bev);
@@ -107,6 +125,8 @@ int conn_send(struct peer_conn *c, Kvt__Peer__Frame *f)
 		conn_end(c, false, KVT_NO_MEMORY, "no memory for a frame of %zu bytes", len);
 		return -ENOMEM;
 	}
+	if (c->flush)
+		event_active(c->flush, EV_WRITE, 0);
 	queued = evbuffer_get_length(bufferevent_get_output(c->bev));
 	if (queued > OUTPUT_MAX)
 		conn_end(c, false, KVT_PEER_LOST, "%s does not read: %zu bytes are queued for it",
@@ -156,6 +176,8 @@ static void conn_bury(void *arg)
 		event_free(c->probe);
 	if (c->io)
 		event_free(c->io);
+	if (c->flush)
+		event_free(c->flush);
 	OPENSSL_cleanse(c->data_key, sizeof(c->data_key));
 	free(c);
 }
@@ -178,6 +200,7 @@ void conn_free(struct peer_conn *c)
 	stop_event(c->timer);
 	stop_event(c->probe);
 	stop_event(c->io);
+	stop_event(c->flush);
 	tls_handshake_cancel(c->hs);
 	c->hs = NULL;
 	if (c->bev)
@@ -224,10 +247,12 @@ static void conn_linger(struct peer_conn *c)
 		conn_free(c);
 		return;
 	}
-	if (conn_flush(c))
+	if (conn_flush(c)) {
 		conn_shut(c);
-	else
-		bufferevent_setcb(c->bev, on_read, on_flushed, on_event, c);
+		return;
+	}
+	bufferevent_setcb(c->bev, on_read, on_flushed, on_event, c);
+	bufferevent_enable(c->bev, EV_WRITE);
 }
 
 /* Of the end, without the address that the line begins with. */
@@ -489,6 +514,11 @@ int conn_open_up(struct peer_conn *c)
 	bufferevent_setwatermark(c->bev, EV_READ, 0, 2 * (PEER_FRAME_MAX + LENGTH_BYTES));
 	if (bufferevent_enable(c->bev, EV_READ))
 		return -ENOMEM;
+	/* a TLS bufferevent waits for its socket in any case */
+	if (!c->ssl)
+		c->flush = event_new(c->ps->d->base, -1, 0, on_flush, c);
+	if (c->flush)
+		event_active(c->flush, EV_WRITE, 0);
 	/* frames that came with the Hello, while it was held */
 	bufferevent_trigger(c->bev, EV_READ, BEV_TRIG_DEFER_CALLBACKS);
 	return 0;

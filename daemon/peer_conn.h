@@ -87,6 +87,7 @@ struct peer_conn {
 	bool dialled;
 	int fd;			 /* -1: hs or bev has it */
 	struct event *io;	 /* of fd, CONNECTING and TLS */
+	struct event *flush;	 /* in the clear and up: what is queued goes out */
 	struct tls_hs *hs;	 /* the handshake that is going on */
 	struct bufferevent *bev; /* from CONN_HELLO on */
 	SSL *ssl;		 /* the bev's; NULL: in the clear */

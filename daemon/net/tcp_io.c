@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include "mem/mem.h"
 #include "alloc.h"
+#include "net/spin.h"
 #include "net/tcp.h"
 
 #define EVENTS 16
@@ -99,13 +100,28 @@ static void serve(struct tcp_conn *c, uint32_t events)
 					    : strerror(-err));
 }
 
+static int next_events(struct tcp_thread *th, struct net_spin *spin, struct epoll_event *ev)
+{
+	int n = epoll_wait(th->epfd, ev, EVENTS, 0);
+
+	if (!n && net_spin_begin(spin)) {
+		do
+			n = epoll_wait(th->epfd, ev, EVENTS, 0);
+		while (!n && net_spin_go(spin));
+		net_spin_end(spin, n > 0);
+	}
+	return n ? n : epoll_wait(th->epfd, ev, EVENTS, -1);
+}
+
 static void *data_thread(void *arg)
 {
 	struct tcp_thread *th = arg;
 	struct epoll_event ev[EVENTS];
+	struct net_spin spin;
 
+	net_spin_init(&spin, th->t->d->conf->spin);
 	for (;;) {
-		int n = epoll_wait(th->epfd, ev, EVENTS, -1);
+		int n = next_events(th, &spin, ev);
 
 		for (int i = 0; i < n; i++) {
 			if (ev[i].data.ptr)

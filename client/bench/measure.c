@@ -110,6 +110,16 @@ static bool is_grants(const struct opts *o)
 	return o->grants;
 }
 
+static bool is_priority(const struct opts *o)
+{
+	return o->priority;
+}
+
+static bool is_shares(const struct opts *o)
+{
+	return o->clients > 1 && o->n_inflight > 1;
+}
+
 static bool is_layers(const struct opts *o)
 {
 	return o->layers;
@@ -141,8 +151,10 @@ static const struct mode {
 	{ "compare", is_compare, "compare", base_other },
 	{ "trace", is_trace, NULL, NULL },
 	{ "grants", is_grants, "messages", base_lives },
+	{ "priority", is_priority, NULL, NULL },
 	{ "layers", is_layers, "whole", base_whole },
 	{ "beside", is_beside, "alone", base_alone },
+	{ "shares", is_shares, NULL, NULL },
 	{ "transfers", is_single, NULL, base_both },
 	{ "transfers", is_any, NULL, base_bytes },
 };

@@ -91,6 +91,7 @@ def test_small(via, op, fragmented):
 def test_many_at_once(via, op):
     data = bench("--via", via, "--op", op, *SMALL, "--fragmented", "--inflight", "4", "--clients", "3")
     assert data["inflight_each"] == [4, 4, 4] and "p50_ratio" not in data
+    assert 0 <= data.get("share_min", 0) <= 1 / 3
 
 
 @pytest.mark.parametrize("op", ["pull", "push"])
@@ -128,15 +129,17 @@ def test_layers(via, op):
 
 @pytest.mark.parametrize("via", ["local", "tcp"])
 def test_shares(via):
-    data = bench("--via", via, "--clients", "2", "--inflight", "1,4", *SMALL)
+    data = run("--via", via, "--clients", "2", "--inflight", "1,4", *SMALL, "--verify")
+    assert data["mode"] == "shares" and data["verified"] is True and "ratio" not in data
     assert data["inflight_each"] == [1, 4] and data["inflight"] == 4
-    assert 0 <= data["share_min"] <= 0.5
+    assert 0 <= data.get("share_min", 0) <= 0.5
 
 
 @pytest.mark.parametrize("via", ["local", "tcp"])
 def test_priority(via):
-    data = bench("--via", via, "--priority", "--inflight", "2", *SMALL)
-    assert data["priority"] is True and data["clients"] == 2 and data["inflight_each"] == [2, 2]
+    data = run("--via", via, "--priority", "--inflight", "2,1", *SMALL, "--verify")
+    assert data["mode"] == "priority" and data["verified"] is True and "ratio" not in data
+    assert data["priority"] is True and data["clients"] == 2 and data["inflight_each"] == [2, 1]
     assert data.get("priority_ratio", 1) > 0
 
 

@@ -43,7 +43,7 @@ kvtbench_files += client/bench/base_pingpong.c client/bench/base_messages.c
 kvtbench_files += client/bench/cache.c client/bench/client.c client/bench/lane.c
 kvtbench_files += client/bench/daemons.c client/bench/options.c client/bench/report.c
 kvtbench_files += client/bench/shape.c client/bench/spawn.c client/bench/stats.c
-kvtbench_files += client/bench/trace.c
+kvtbench_files += client/bench/trace.c client/bench/extents.c
 
 include_HEADERS += client/kvt.h
 

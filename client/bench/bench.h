@@ -44,9 +44,10 @@ void shape_list(void); /* to standard output */
 
 struct opts {
 	struct shape shape;
-	bool tcp;    /* --via */
-	bool push;   /* the source writes */
-	bool grants; /* grants alone: no bytes */
+	bool tcp;     /* --via */
+	bool push;    /* the source writes */
+	bool extents; /* no transfers: how fast their pieces are enumerated */
+	bool grants;  /* grants alone: no bytes */
 	bool fragmented, verify, json, spawn;
 	bool key, encrypt; /* the daemons prove each other; their bytes are encrypted, too */
 	bool priority;	   /* the first client's is high, the second one's low */
@@ -312,6 +313,7 @@ struct result {
 	double openssl_to_tcp; /* of the baselines */
 	double grants_per_s, socket_messages_per_s, baseline_grants_per_s;
 	double submit_us, share_min, priority_ratio;
+	double extents_per_s, extent_pairs_per_s;
 	double cpu_s_per_gb, baseline_cpu_s_per_gb, cpu_s_per_gb_each[2];
 	uint64_t pieces, pieces_coalesced, request_bytes, daemon_rss_bytes, transfers, runs;
 	uint64_t trace_cut;
@@ -323,6 +325,7 @@ struct result {
 
 /* 0, or -1 after an error message. */
 int measure(const struct opts *o);
+int extents_run(const struct opts *o, struct result *r); /* extents.c */
 
 /* Sorts them. NAN of none; those that are NAN do not count. */
 double stats_median(double *v, size_t n);

@@ -95,6 +95,11 @@ static int base_other(struct bench *b, uint64_t ns, struct slice *out)
 	return transfers(b, &b->other, ns, out);
 }
 
+static bool is_extents(const struct opts *o)
+{
+	return o->extents;
+}
+
 static bool is_compare(const struct opts *o)
 {
 	return o->compare || o->compare_transport;
@@ -148,6 +153,7 @@ static const struct mode {
 	/* NULL: none */
 	int (*base)(struct bench *b, uint64_t ns, struct slice *out);
 } modes[] = {
+	{ "extents", is_extents, NULL, NULL },
 	{ "compare", is_compare, "compare", base_other },
 	{ "trace", is_trace, NULL, NULL },
 	{ "grants", is_grants, "messages", base_lives },
@@ -360,30 +366,59 @@ static int sum_up(struct bench *b, struct result *r)
 	r->baseline = !b->mode->base	  ? NULL
 		      : b->mode->baseline ? b->mode->baseline
 					  : base_name(base_kind(b->o));
-	r->mode = b->mode->name;
 	r->via = b->o->tcp ? "tcp" : "local";
-	r->op = b->o->grants ? "grant" : b->o->push ? "push" : "pull";
-	r->shape = b->o->shape.name;
 	r->beside = b->o->beside.blocks ? b->o->beside.name : NULL;
-	r->verified = b->o->verify ? 1 : -1;
 	return sum_up_latencies(b, r);
+}
+
+/* Numbers that are not measured stay so. */
+static struct result nothing(const struct bench *b)
+{
+	return (struct result){
+		.gbytes_per_s = NAN,
+		.baseline_gbytes_per_s = NAN,
+		.ratio = NAN,
+		.ratio_min = NAN,
+		.ratio_max = NAN,
+		.p50_us = NAN,
+		.p90_us = NAN,
+		.p99_us = NAN,
+		.p999_us = NAN,
+		.max_us = NAN,
+		.baseline_p50_us = NAN,
+		.p50_ratio = NAN,
+		.p50_ratio_min = NAN,
+		.p50_ratio_max = NAN,
+		.openssl_to_tcp = NAN,
+		.grants_per_s = NAN,
+		.socket_messages_per_s = NAN,
+		.baseline_grants_per_s = NAN,
+		.submit_us = NAN,
+		.share_min = NAN,
+		.priority_ratio = NAN,
+		.extents_per_s = NAN,
+		.extent_pairs_per_s = NAN,
+		.cpu_s_per_gb = NAN,
+		.baseline_cpu_s_per_gb = NAN,
+		.cpu_s_per_gb_each = { NAN, NAN },
+		.mode = b->mode->name,
+		.op = b->o->extents  ? "extents"
+		      : b->o->grants ? "grant"
+		      : b->o->push   ? "push"
+				     : "pull",
+		.shape = b->o->shape.name,
+		.verified = b->o->verify ? 1 : -1,
+	};
 }
 
 static int run(struct bench *b)
 {
-	struct result r = { .openssl_to_tcp = NAN,
-			    .gbytes_per_s = NAN,
-			    .baseline_gbytes_per_s = NAN,
-			    .grants_per_s = NAN,
-			    .socket_messages_per_s = NAN,
-			    .baseline_grants_per_s = NAN,
-			    .priority_ratio = NAN,
-			    .cpu_s_per_gb = NAN,
-			    .baseline_cpu_s_per_gb = NAN,
-			    .cpu_s_per_gb_each = { NAN, NAN } };
+	struct result r = nothing(b);
 	struct build build = { b->o->kvtd, b->o->transport }, other = build;
 	char kvtd[600];
 
+	if (b->o->extents)
+		return extents_run(b->o, &r) == 0 ? report(b->o, &r) : -1;
 	if (b->o->compare) {
 		snprintf(kvtd, sizeof(kvtd), "%s/kvtd", b->o->compare);
 		other.kvtd = kvtd;

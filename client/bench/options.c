@@ -54,7 +54,7 @@ static const struct row {
 	const char *help;
 } rows[] = {
 	{ "via", "local|tcp", parse_via, 0, 0, "the transport to measure; tcp for grants" },
-	{ "op", "pull|push|grant", parse_op, 0, 0, "what is done again and again [pull; push with --layers]" },
+	{ "op", "pull|push|grant|extents", parse_op, 0, 0, "what is done again and again [pull; push with --layers]" },
 	{ "shape", "NAME[:TOKENS]", parse_shape, 0, 0, "see below; or:" },
 	{ "block", "SIZE", parse_block, 0, 0, "bytes of a block, as 64KiB" },
 	{ "blocks", "N", parse_count, AT(blocks), 100000000, "blocks in each plane" },
@@ -89,7 +89,8 @@ static void print_help(void)
 {
 	printf("usage: kvtbench [--spawn] --via local|tcp --shape NAME[:TOKENS] [OPTION...]\n"
 	       "       kvtbench [--spawn] --via local|tcp --block SIZE --blocks N [OPTION...]\n"
-	       "       kvtbench [--spawn] --op grant [OPTION...]\n\n");
+	       "       kvtbench [--spawn] --op grant [OPTION...]\n"
+	       "       kvtbench --op extents --shape NAME[:TOKENS] [OPTION...]\n\n");
 	for (size_t i = 0; i < N_ROWS; i++)
 		printf("  --%-18s%-19s %s\n", rows[i].name, rows[i].arg ? rows[i].arg : "",
 		       rows[i].help);
@@ -163,10 +164,16 @@ static int parse_via(const struct row *r, const char *text, struct line *out)
 
 static int parse_op(const struct row *r, const char *text, struct line *out)
 {
-	if (strcmp(text, "pull") != 0 && strcmp(text, "push") != 0 && strcmp(text, "grant") != 0) {
-		bench_error("--%s '%s': pull, push or grant is needed", r->name, text);
+	static const char *const ops[] = { "pull", "push", "grant", "extents" };
+	size_t i = 0;
+
+	while (i < sizeof(ops) / sizeof(*ops) && strcmp(text, ops[i]) != 0)
+		i++;
+	if (i == sizeof(ops) / sizeof(*ops)) {
+		bench_error("--%s '%s': pull, push, grant or extents is needed", r->name, text);
 		return -1;
 	}
+	out->o.extents = strcmp(text, "extents") == 0;
 	out->o.grants = strcmp(text, "grant") == 0;
 	out->o.push = out->o.grants || strcmp(text, "push") == 0;
 	out->op = true;
@@ -301,11 +308,9 @@ static int check_mode(const struct opts *o)
 	const struct {
 		bool on;
 		const char *name;
-	} modes[] = { { o->grants, "op grant" },
-		      { o->layers, "layers" },
-		      { o->beside.blocks, "beside" },
-		      { o->priority, "priority" },
-		      { o->trace, "trace" } };
+	} modes[] = { { o->grants, "op grant" },   { o->extents, "op extents" },
+		      { o->layers, "layers" },	   { o->beside.blocks, "beside" },
+		      { o->priority, "priority" }, { o->trace, "trace" } };
 	const char *first = NULL;
 
 	for (size_t i = 0; i < sizeof(modes) / sizeof(*modes); i++) {
@@ -386,8 +391,8 @@ static int check_clients(const struct opts *o)
 			    o->n_inflight, opts_clients(o));
 		return -1;
 	}
-	if (o->verify && o->grants) {
-		bench_error("--verify: grants alone move no bytes");
+	if (o->verify && (o->grants || o->extents)) {
+		bench_error("--verify: grants and extents alone move no bytes");
 		return -1;
 	}
 	return 0;
@@ -396,7 +401,7 @@ static int check_clients(const struct opts *o)
 static int check(struct line *l)
 {
 	set_defaults(l);
-	if (!l->via) {
+	if (!l->via && !l->o.extents) {
 		bench_error("--via local or --via tcp is needed");
 		return -1;
 	}

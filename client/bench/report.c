@@ -43,6 +43,8 @@ static const struct row {
 	{ "baseline_gbytes_per_s", RATE, R(baseline_gbytes_per_s), "baseline", "", "" },
 	{ "grants_per_s", PER_S, R(grants_per_s), "grants", "", " per second" },
 	{ "baseline_grants_per_s", PER_S, R(baseline_grants_per_s), "baseline", "", " per second" },
+	{ "extents_per_s", PER_S, R(extents_per_s), "extents", "", " per second" },
+	{ "extent_pairs_per_s", PER_S, R(extent_pairs_per_s), "extents", ", ", " of both sides at once" },
 	{ "baseline", WORD, R(baseline), "baseline", " by ", "" },
 	{ "socket_messages_per_s", PER_S, R(socket_messages_per_s), "baseline", ", ", " messages per second" },
 	{ "openssl_to_tcp", REAL, R(openssl_to_tcp), "baseline", ", ", " of raw TCP" },
@@ -279,7 +281,7 @@ static void report_text(const struct pair *p)
 		printf("%s%s%s", before, text, row->after);
 	}
 	printf("\n");
-	if (p->r->verified < 0 && !p->o->grants)
+	if (p->r->verified < 0 && !p->o->grants && !p->o->extents)
 		printf("  %-10s not verified\n", "bytes");
 }
 

@@ -22,7 +22,7 @@ KEYS = ("""
     transfers runs p50_ratio p50_ratio_min p50_ratio_max baseline_p50_us share_min priority_ratio
     submit_us request_bytes pieces pieces_coalesced requests_cut cpu_s_per_gb_each cpu_s_per_gb
     baseline_cpu_s_per_gb daemon_rss_bytes encryption verified via op mode shape beside trace compare
-    transport compare_transport     fragmented key encrypt priority layers clients inflight inflight_each threads streams""").split()
+    transport compare_transport extents_per_s extent_pairs_per_s     fragmented key encrypt priority layers clients inflight inflight_each threads streams""").split()
 
 
 def kvtbench(*args, timeout=60):
@@ -114,6 +114,22 @@ def test_grants(via):
     assert data["socket_messages_per_s"] > data["baseline_grants_per_s"] > 0
     assert "gbytes_per_s" not in data and "verified" not in data
     run("--op", "grant", "--via", via, "--clients", "3", "--inflight", "2", *SMALL)
+
+
+def test_extents():
+    """No daemons and no memory: each piece of it once, neighbours together."""
+    for args, pieces, spans in (["--shape", "mla-page1"], 499712, 61), (
+            ["--shape", "mla-page1", "--fragmented"], 499712, 400000), (
+                ["--shape", "hetero-70b:2048"], 327680, 327680):
+        r = kvtbench("--op", "extents", "--json", "--seconds", "0.1", *args)
+        assert r.returncode == 0, r.stderr
+        data = json.loads(r.stdout)
+        assert sorted(data) == sorted(KEYS) and data["mode"] == data["op"] == "extents"
+        assert data["extents_per_s"] > 0 and data["extent_pairs_per_s"] > 0
+        assert data["pieces"] == pieces and spans <= data["pieces_coalesced"] <= pieces
+        assert data["ratio"] is data["p50_us"] is data["via"] is None
+    r = kvtbench("--op", "extents", "--seconds", "0.1", "--shape", "llama3-8b")
+    assert re.search(r"extents +\d+ per second, \d+ of both sides", r.stdout)
 
 
 @pytest.mark.parametrize("op", [[], ["--op", "pull"]], ids=["push", "pull"])
@@ -304,7 +320,8 @@ def test_for_people():
     ["--via", "local", *SMALL, "--inflight", "1,2"], ["--via", "local", *SMALL, "--inflight", "1,"],
     ["--via", "local", *SMALL, "--inflight", "1025"], ["--via", "local", *SMALL, "--inflight", ""],
     ["--via", "local", *SMALL, "--layers", "2"], ["--via", "local", *SMALL, "--layers", "0"],
-    ["--via", "local", *SMALL, "--priority", "--clients", "3"], ["--op", "grant", "--verify"],
+    ["--via", "local", *SMALL, "--priority", "--clients", "3"], ["--op", "grant", "--verify"], ["--op", "extents"],
+    ["--op", "extents", *SMALL, "--trace", "builtin"], ["--op", "extents", *SMALL, "--verify"],
     ["--op", "grant", "--layers", "1"], ["--op", "grants"], ["--op", "grant", "--blocks", "4"],
     ["--via", "local", *SMALL, "--beside", "llama9"],
     ["--via", "local", *SMALL, "--beside", "llama3-8b", "--trace", "builtin"],

@@ -57,7 +57,7 @@ static const struct row {
 	{ "p999_us", US, R(p999_us), "latency", ", p99.9 ", "" },
 	{ "max_us", US, R(max_us), "latency", ", max ", "" },
 	{ "transfers", COUNT, R(transfers), "latency", "; of ", " in all" },
-	{ "runs", COUNT, R(runs), "latency", ", runs ", "" },
+	{ "runs", COUNT, R(runs), "runs", "", "" },
 	{ "p50_ratio", REAL, R(p50_ratio), "p50", "", "" },
 	{ "p50_ratio_min", REAL, R(p50_ratio_min), "p50", " (", "" },
 	{ "p50_ratio_max", REAL, R(p50_ratio_max), "p50", " to ", ")" },

@@ -29,7 +29,7 @@ kvtd_files += daemon/status.c
 kvtd_files += daemon/conf.c daemon/conf.h daemon/conf.tbl
 kvtd_files += daemon/conf_files.c daemon/conf_files.h
 kvtd_files += daemon/conf_scan.c daemon/conf_scan.h daemon/conf_value.c daemon/conf_value.h
-kvtd_files += daemon/fault.c daemon/fault.h
+kvtd_files += daemon/fault.c daemon/fault.h daemon/fault_event.h
 kvtd_files += daemon/kvtd.c daemon/kvtd.h
 kvtd_files += daemon/log.c daemon/log.h
 kvtd_files += daemon/loop.c daemon/loop.h
@@ -69,8 +69,11 @@ kvtd_libs = libkvtkeyfile.la libkvtcommon.la libkvtproto.la libkvtpeerproto.la \
 	$(JANSSON_LIBS)
 
 noinst_LTLIBRARIES += libkvtdaemon.la
+# so that every system call of the daemon can be made to fail; empty without fault points
+libkvtdaemon_la_CPPFLAGS = $(AM_CPPFLAGS) -include $(top_srcdir)/daemon/fault_event.h
 libkvtdaemon_la_SOURCES = $(kvtd_files)
 
 sbin_PROGRAMS += kvtd
+kvtd_CPPFLAGS = $(libkvtdaemon_la_CPPFLAGS)
 kvtd_SOURCES = daemon/main.c
 kvtd_LDADD = libkvtdaemon.la $(kvtd_libs)

@@ -21,6 +21,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
+#include "fault.h"
 #include "tls.h"
 
 /* Of one peer, before other sockets are looked at. */
@@ -108,10 +109,24 @@ static int conn_pack(struct peer_conn *c, Kvt__Peer__Frame *f, size_t len)
 	return 0;
 }
 
+#ifdef KVT_FAULTS
+static bool is_dropped(const Kvt__Peer__Frame *f)
+{
+	const ProtobufCFieldDescriptor *field = protobuf_c_message_descriptor_get_field(
+		&kvt__peer__frame__descriptor, f->body_case);
+
+	return field && fault_drop_frame(field->name);
+}
+#else
+#define is_dropped(f) false
+#endif
+
 int conn_send(struct peer_conn *c, Kvt__Peer__Frame *f)
 {
 	size_t len, queued;
 
+	if (is_dropped(f))
+		return 0;
 	f->seq = c->seq_out + 1;
 	len = kvt__peer__frame__get_packed_size(f);
 	if (len > PEER_FRAME_MAX) {

@@ -81,7 +81,7 @@ static void transport_open(struct kvtd *d, int i)
 		snprintf(why, sizeof(d->net_why[i]),
 			 "absent, because transport.allow leaves it out");
 	} else if (ops->probe(d, why, sizeof(d->net_why[i]))) {
-		d->net_open[i] = ops->open(d, &e) == KVT_OK;
+		d->net_open[i] = (ops->open)(d, &e) == KVT_OK;
 		if (!d->net_open[i])
 			snprintf(why, sizeof(d->net_why[i]), "absent, because %.100s", e.text);
 	}

@@ -13,6 +13,7 @@
 #define KVTD_NET_END_H
 
 #include <pthread.h>
+#include "fault.h"
 #include "net/net.h"
 
 struct net_end {
@@ -45,6 +46,11 @@ void net_end_fence(struct net_end *end);
 static inline bool net_end_live(const struct net_end *end)
 {
 	return !end->ended && !end->fencing;
+}
+/* Locked: whether a thread that was in the middle may go on; with the fence off it does. */
+static inline bool net_end_may_touch(const struct net_end *end)
+{
+	return net_end_live(end) || (fault_on(FENCE_OFF) && end->own_map);
 }
 /* Locked, any thread. leave may free it. */
 void net_end_enter(struct net_end *end);

@@ -178,6 +178,20 @@ static void local_fence(struct net_job *job)
 
 /* ---- copy threads */
 
+/* Locked: so much of the job is there. */
+static void count_chunk(struct local *l, struct local_job *lj, const struct local_copy *c)
+{
+	l->moved += c->len;
+	lj->moved += c->len;
+	lj->spans += c->spans;
+	if (lj->end.job)
+		lj->end.job->moved = lj->moved;
+	if (lj->moved == lj->bytes && net_end_live(&lj->end)) {
+		lj->end.job->spans = lj->spans;
+		net_end(&lj->end, KVT_OK, "");
+	}
+}
+
 /* Locked: a part of the job was copied, or faulted. */
 static void copied(struct local *l, struct local_job *lj, struct local_job *offer,
 		   const struct local_copy *c, int err)
@@ -191,15 +205,7 @@ static void copied(struct local *l, struct local_job *lj, struct local_job *offe
 		net_end_faulted(&lj->end, c->bad_region);
 		return;
 	}
-	l->moved += c->len;
-	lj->moved += c->len;
-	lj->spans += c->spans;
-	if (lj->end.job)
-		lj->end.job->moved = lj->moved;
-	if (lj->moved == lj->bytes && net_end_live(&lj->end)) {
-		lj->end.job->spans = lj->spans;
-		net_end(&lj->end, KVT_OK, "");
-	}
+	count_chunk(l, lj, c);
 }
 
 /* Takes the next chunk of the job and copies it. Locked, but not during the copy. */
@@ -212,6 +218,7 @@ static void run_chunk(struct local *l, struct local_job *lj)
 				.len = lj->bytes - lj->next,
 				.read = lj->end.job->role == NET_READ,
 				.copier = l->copier };
+	bool early = fault_on(DONE_EARLY);
 	int err;
 
 	if (c.len > lj->chunk)
@@ -222,13 +229,16 @@ static void run_chunk(struct local *l, struct local_job *lj)
 		sched_del(&l->sched, &lj->turn);
 	net_end_enter(&lj->end);
 	net_end_enter(&offer->end);
+	if (early)
+		count_chunk(l, lj, &c);
 	pthread_mutex_unlock(&l->lock);
 
 	net_delay_chunk();
 	err = local_copy_run(&c);
 
 	pthread_mutex_lock(&l->lock);
-	copied(l, lj, offer, &c, err);
+	if (!early || err)
+		copied(l, lj, offer, &c, err);
 	net_end_leave(&offer->end);
 	net_end_leave(&lj->end);
 }

@@ -158,7 +158,7 @@ static bool tx_enter(struct tcp_tx *tx)
 {
 	if (!tx->tj || tx->sent > payload_end(tx))
 		return false;
-	if (!net_end_live(&tx->tj->end)) {
+	if (!net_end_may_touch(&tx->tj->end)) {
 		tx_abort(tx);
 		return false;
 	}
@@ -289,6 +289,8 @@ static ssize_t tx_step(struct tcp_conn *c)
 	inside = tx_enter(tx);
 	pthread_mutex_unlock(&tp->lock);
 
+	if (tx->aborted && fault_on(FENCE_CUTS))
+		return -ECONNABORTED;
 	if (inside && !tx->sent)
 		net_delay_chunk();
 	n = tx_build(c, &b, inside);

@@ -4,18 +4,27 @@
 A round brings a slow transfer to where some of its bytes have landed, but not all, and ends it.
 Whoever is told takes its memory back at once: a destination is overwritten and watched, of a source
 all pages are given back to the kernel, and one that comes back was read. Meanwhile the other side
-is at work, stopped, or resumed. Each case is also run with the daemons' fences off, and must then
-see what it is there to see.
+is at work, stopped, or resumed, or bytes are held back on the wire and come when all is over. Each
+row of the tables below is also run with the fault point that switches its rule off, and must then
+see what it is there to see. The rules are those of doc/design.md, section 9.
 """
+import collections
+import mmap
 import os
+import re
 import signal
+import time
 
 import pytest
 
 from conftest import wait_until
-from actors import actor, place  # noqa: F401
+from actors import Place, actor  # noqa: F401
+from proxy import DATA, Proxy
+from tls import Key, keyed  # noqa: F401
+from wire import SLOW
 
 CONFIG = """
+drain_timeout = "1 ms"
 transport {
 	local_chunk = "4 KiB"
 	tcp_chunk = "4 KiB"
@@ -24,10 +33,54 @@ transport {
 	tcp_streams = 4
 }
 """
+# Frames that are long on a wire that is slow: one is cut in two where that is held. With more
+# streams all of a transfer would be in the source's sockets, and it is done then.
+WIRE_CONFIG = """
+transport {
+	tcp_chunk = "1 MiB"
+	tcp_streams = 1
+}
+"""
+PEERS = 'redial_max = "100 ms"'
 DELAY_MS = 12
 BLOCKS = "0-63"
-FENCED, UNFENCED = ("--fault", f"delay-chunk={DELAY_MS}"), \
-    ("--fault", f"delay-chunk={DELAY_MS}", "--fault", "fence-off")
+LONG = bool(os.environ.get("KVT_LONG"))
+HELD = 1.5 if LONG else 0.1  # seconds that bytes stay on the wire beyond the end
+
+
+def faults(*names):
+    return sum((("--fault", n) for n in names), ())
+
+
+@pytest.fixture
+def place(request, kvtd, keyed, actor):
+    """place(fault points) starts the daemons of an owner and a reader. param: local, tcp, or tls,
+    and +wire: a slow one that can be held, p.wire. actor is asked for so that the clients are gone
+    before the daemons are looked at."""
+    path, _, wire = request.param.partition("+")
+    proxy = Proxy() if wire else None
+    key = [Key()]
+
+    def make(*args, **kw):
+        config = WIRE_CONFIG if wire else CONFIG
+        more = f'advertise = "{proxy.address}"\n' if wire else ""
+
+        def daemon(first):
+            text = (more if first else "") + config
+            if path == "tls":
+                return keyed(key, *args, peers=PEERS, config=text, listen=first or not wire, **kw)
+            return kvtd(*args, config=text + f"peers {{ {PEERS} }}\n", **kw)
+        owner = daemon(True)
+        p = Place(owner, owner if path == "local" else daemon(False), path)
+        p.wire = proxy
+        if wire:
+            host, port = owner.address.rsplit(":", 1)
+            proxy.to = (host, int(port))
+            proxy.delay = 0.004
+        return p
+    yield make
+    if proxy:
+        proxy.stop()
 
 
 class World:
@@ -35,6 +88,9 @@ class World:
 
     def __init__(self, place, actor, op):
         self.place, self.actor, self.op = place, actor, op
+        self.wire = place.wire
+        self.size = 65536 if self.wire else 4096
+        self.watch = 3 * DELAY_MS  # ms in which late bytes would come
         self.owner = self.reader = None
         self.round = 0
         self.revive()
@@ -47,13 +103,13 @@ class World:
                 self.leave()
         if self.owner is None:
             self.owner = self.actor(self.place.owner, "name=owner", "timeout=600")
-            self.owner.cache("A", 64, 1, 4096, "memfd")
+            self.owner.cache("A", 64, 1, self.size, "memfd")
             if self.reader:
                 self.reader.kill()
                 self.reader = None
         if self.reader is None:
             self.reader = self.actor(self.place.reader, "name=reader", "timeout=600")
-            self.reader.cache("B", 64, 1, 4096, "memfd")
+            self.reader.cache("B", 64, 1, self.size, "memfd")
             token = self.owner.grant("first", "read A:0")
             assert self.reader.run("first", "pull", token, "B:0 final") == "OK"
             self.reader.ok("free first")
@@ -93,16 +149,16 @@ class World:
         (src, s), (dst, d) = self.sides
         if who is dst:
             status = who(f"{wait} 5000 then={mine} seed={self.seed + 1}")
-            changed = who(f"changed {mine} {3 * DELAY_MS}") != "OK"
+            changed = who(f"changed {mine} {self.watch}") != "OK"
             for resume in then_resume:
                 resume()
-            changed |= bool(then_resume) and who(f"changed {mine} 80") != "OK"
+            changed |= bool(then_resume) and who(f"changed {mine} {3 * self.watch}") != "OK"
             return status, changed
         status = who(f"{wait} 5000 vanish={s}")
-        touched = who(f"touched {s} {3 * DELAY_MS}") != "OK"
+        touched = who(f"touched {s} {self.watch}") != "OK"
         for resume in then_resume:
             resume()
-        touched |= bool(then_resume) and who(f"touched {s} 80") != "OK"
+        touched |= bool(then_resume) and who(f"touched {s} {3 * self.watch}") != "OK"
         return status, touched
 
     def finish(self):
@@ -144,24 +200,36 @@ def by_expiry(w, freeze):
     return counts, "EXPIRED", *w.end(w.owner, resume)
 
 
-def by_release_of_region(w, freeze):
-    """Of the destination's region: kvt_region_release returns when nothing touches it."""
+def release(w, freeze, who, cache):
+    """kvt_region_release returns when nothing touches the region."""
     counts = w.begin()
-    resume = freeze(w, "owner" if w.op == "pull" else "reader")
-    (_, _), (dst, d) = w.sides
-    dst.ok(f"release {d} 20000 keep=kept")
-    dst.ok(f"noise kept {w.seed + 1}")
-    violated = dst(f"changed kept {3 * DELAY_MS}") != "OK"
+    resume = freeze(w, "owner" if who is w.reader else "reader")
+    (_, _), (dst, _) = w.sides
+    who.ok(f"release {cache} 20000 keep=kept")
+    if who is dst:
+        who.ok(f"noise kept {w.seed + 1}")
+        look, violated = "changed kept", False
+    else:
+        who.ok("vanish kept")
+        look, violated = "touched kept", False
+    violated |= who(f"{look} {w.watch}") != "OK"
     for r in resume:
         r()
-    violated |= dst("changed kept 80") != "OK"
-    wait = f"gwait g{w.round}" if dst is w.owner else f"wait x{w.round}"
-    status = dst(f"{wait} 5000")
-    expected = "REVOKED" if dst is w.owner else "CANCELED"
+    violated |= bool(resume) and who(f"{look} {3 * w.watch}") != "OK"
+    wait = f"gwait g{w.round}" if who is w.owner else f"wait x{w.round}"
+    status = who(f"{wait} 5000")
     w.finish()
-    dst.ok(f"uncache {d}")
-    dst.cache(d, 64, 1, 4096, "memfd")
-    return counts, expected, status, violated
+    who.ok(f"uncache {cache}")
+    who.cache(cache, 64, 1, w.size, "memfd")
+    return counts, "REVOKED" if who is w.owner else "CANCELED", status, violated
+
+
+def by_release_at_destination(w, freeze):
+    return release(w, freeze, *w.sides[1])
+
+
+def by_release_at_source(w, freeze):
+    return release(w, freeze, *w.sides[0])
 
 
 def by_suspension(w, freeze):
@@ -172,10 +240,10 @@ def by_suspension(w, freeze):
     resume = freeze(w, "owner" if w.op == "pull" else "reader")
     dst.ok(f"suspend {d} 20000")
     dst.ok(f"noise {d} {w.seed + 1}")
-    violated = dst(f"changed {d} {3 * DELAY_MS}") != "OK"
+    violated = dst(f"changed {d} {w.watch}") != "OK"
     for r in resume:
         r()
-    violated |= dst(f"changed {d} 80") != "OK"
+    violated |= bool(resume) and dst(f"changed {d} {3 * w.watch}") != "OK"
     status = w.reader(f"wait x{w.round} 5000")
     if dst is w.owner and status != "OK":
         assert w.owner("gwait g%d 0" % w.round) == "PENDING"
@@ -186,16 +254,53 @@ def by_suspension(w, freeze):
 
 def by_opener_death(w, freeze):
     counts = w.begin()
+    resume = freeze(w, "nobody")
     w.reader.kill()
     w.reader = None
-    return counts, "CLIENT_DIED", *w.end(w.owner)
+    return counts, "CLIENT_DIED", *w.end(w.owner, resume)
 
 
 def by_owner_death(w, freeze):
     counts = w.begin()
+    resume = freeze(w, "nobody")
     w.owner.kill()
     w.owner = None
-    return counts, "CLIENT_DIED", *w.end(w.reader)
+    return counts, "CLIENT_DIED", *w.end(w.reader, resume)
+
+
+def by_own_death(w, freeze):
+    """Of the destination's client: what is left of its memory is watched by those who share it,
+    from when its daemon has let go of it."""
+    counts = w.begin()
+    resume = freeze(w, "nobody")
+    (_, _), (dst, _) = w.sides
+    daemon = w.place.owner if dst is w.owner else w.place.reader
+    fd = next(fd for fd in (f"/proc/{dst.pid}/fd/{n}" for n in os.listdir(f"/proc/{dst.pid}/fd"))
+              if os.readlink(fd).startswith("/memfd:actor"))
+    with open(fd, "r+b") as f, mmap.mmap(f.fileno(), 0) as mine:
+        gone = len(re.findall(r"released in", daemon.log()))
+        dst.kill()
+        if dst is w.owner:
+            w.owner = None
+        else:
+            w.reader = None
+        wait_until("its daemon has let go", lambda: crashed(w) or
+                   len(re.findall(r"released in", daemon.log())) > gone)
+        pattern = bytes([w.round & 255]) * len(mine)
+        mine[:] = pattern
+        violated = changes(mine, pattern, w.watch)
+        for r in resume:
+            r()
+        violated |= bool(resume) and changes(mine, pattern, 3 * w.watch)
+    return counts, None, None, violated
+
+
+def changes(mine, pattern, ms):
+    deadline = time.monotonic() + ms / 1000
+    while mine[:] == pattern:
+        if time.monotonic() > deadline:
+            return False
+    return True
 
 
 def by_far_daemon_death(w, freeze):
@@ -224,6 +329,19 @@ def by_near_daemon_death(w, freeze):
     return counts, "SHUTDOWN", *result
 
 
+def by_near_daemon_end(w, freeze):
+    """Of the destination's own daemon, in good order."""
+    counts = w.begin()
+    resume = freeze(w, "nobody")
+    (_, _), (dst, _) = w.sides
+    d = w.place.reader if w.op == "pull" else w.place.owner
+    d.signal(signal.SIGTERM)
+    result = w.end(dst, resume)
+    wait_until("the daemon has ended", lambda: not d.alive)
+    w.leave()
+    return counts, "SHUTDOWN", *result
+
+
 # ---------------------------------------------------------------- what the other side does
 
 def at_work(w, side):
@@ -241,6 +359,16 @@ def daemon_stopped(w, side):
     d.signal(signal.SIGSTOP)
     os.waitid(os.P_PID, d.pid, os.WSTOPPED | os.WNOWAIT)
     return (lambda: d.signal(signal.SIGCONT),)
+
+
+def bytes_held(w, side):
+    """Data stays on the wire until the end is over, for a while; daemons speak with each other."""
+    w.wire.held = {DATA}
+
+    def resume():
+        time.sleep(HELD)  # how long is what the test is about
+        w.wire.held = set()
+    return (resume,)
 
 
 def crashed(w):
@@ -265,66 +393,75 @@ def rounds(w, cause, freeze, n):
         violations += violated or crashed(w)
         if n is None and violations:
             break
-        if cause not in (by_release_of_region, by_suspension):
+        if "release" not in cause.__name__ and cause is not by_suspension:
             w.finish()
     return counted, violations
 
 
-def cases(table):
-    """(place, cause, op, freeze); one daemon that is stopped tells nobody of an end."""
-    all_of = [(path, cause, op, freeze) for path in ("local", "tcp")
-              for cause, ops, freezes in table for op in ops for freeze in freezes
-              if path == "tcp" or freeze is not daemon_stopped]
+BOTH, PULL, PUSH = ("pull", "push"), ("pull",), ("push",)
+NODES = ("local", "tcp")
+WIRE, WIRES = ("tcp+wire",), ("tcp+wire", "tls+wire")
+
+# rule: of doc/design.md, section 9. cause: how it ends, and who looks at his memory then. meanwhile:
+# what the other side does. unfenced: what must be seen with the fence off. Not what cannot be: a
+# dead daemon does nothing late, nor does one whose far side was stopped long before the end and
+# whose sockets are empty then.
+Row = collections.namedtuple("Row", "rule cause ops paths meanwhile unfenced")
+TABLE = [
+    # the initiator's end
+    Row(2, by_cancel, BOTH, NODES, (at_work, daemon_stopped), (at_work, daemon_stopped)),
+    Row(2, by_cancel, PULL, WIRES, (bytes_held,), (bytes_held,)),
+    Row(2, by_timeout, BOTH, NODES, (at_work, daemon_stopped), (at_work,)),
+    Row(2, by_owner_death, BOTH, NODES, (at_work,), (at_work,)),
+    Row(2, by_owner_death, PULL, WIRE, (bytes_held,), (bytes_held,)),
+    Row(2, by_own_death, PULL, NODES, (at_work,), (at_work,)),
+    # the owner's end
+    Row(3, by_revoke, BOTH, NODES, (at_work, daemon_stopped, client_stopped),
+        (at_work, daemon_stopped)),
+    Row(3, by_revoke, PUSH, WIRES, (bytes_held,), (bytes_held,)),
+    Row(3, by_expiry, BOTH, NODES, (at_work, daemon_stopped), (at_work,)),
+    Row(3, by_opener_death, BOTH, NODES, (at_work,), (at_work,)),
+    Row(3, by_opener_death, PUSH, WIRE, (bytes_held,), (bytes_held,)),
+    Row(3, by_own_death, PUSH, NODES, (at_work,), (at_work,)),
+    # a region's release
+    Row(6, by_release_at_destination, BOTH, NODES, (at_work,), (at_work,)),
+    Row(6, by_release_at_destination, BOTH, WIRE, (bytes_held,), (bytes_held,)),
+    Row(6, by_suspension, BOTH, NODES, (at_work,), (at_work,)),
+    Row(6, by_release_at_source, BOTH, NODES, (at_work,), (at_work,)),
+    # the daemons' ends
+    Row(6, by_near_daemon_end, BOTH, NODES, (at_work,), ()),
+    Row(5, by_far_daemon_death, BOTH, NODES, (at_work,), ()),
+    Row(6, by_near_daemon_death, BOTH, NODES, (at_work,), ()),
+]
+
+
+def cases(column):
+    """(place, cause, op, meanwhile); one daemon that is stopped tells nobody of an end."""
+    all_of = [(path, r.cause, op, m) for r in TABLE for path in r.paths for op in r.ops
+              for m in getattr(r, column) if path != "local" or m is not daemon_stopped]
     return pytest.mark.parametrize(
-        "place, cause, op, freeze", all_of, indirect=["place"],
-        ids=[f"{p}-{c.__name__}-{o}-{f.__name__}" for p, c, o, f in all_of])
+        "place, cause, op, meanwhile", all_of, indirect=["place"],
+        ids=[f"{p}-{c.__name__}-{o}-{m.__name__}" for p, c, o, m in all_of])
 
 
-BOTH = ("pull", "push")
-CASES = [
-    (by_cancel, BOTH, (at_work, daemon_stopped)),
-    (by_timeout, BOTH, (at_work, daemon_stopped)),
-    (by_revoke, BOTH, (at_work, daemon_stopped, client_stopped)),
-    (by_expiry, BOTH, (at_work, daemon_stopped)),
-    (by_release_of_region, BOTH, (at_work,)),
-    (by_suspension, BOTH, (at_work, daemon_stopped)),
-    (by_opener_death, ("push",), (at_work,)),
-    (by_owner_death, ("pull",), (at_work,)),
-    (by_far_daemon_death, BOTH, (at_work,)),
-    (by_near_daemon_death, BOTH, (at_work,)),
-]
-# Not what cannot be seen: a dead daemon does nothing late, nor does one whose far side was stopped
-# long before the end and whose sockets are empty then.
-UNFENCED_CASES = [
-    (by_cancel, BOTH, (at_work, daemon_stopped)),
-    (by_timeout, BOTH, (at_work,)),
-    (by_revoke, BOTH, (at_work, daemon_stopped)),
-    (by_expiry, BOTH, (at_work,)),
-    (by_release_of_region, BOTH, (at_work,)),
-    (by_suspension, BOTH, (at_work,)),
-    (by_opener_death, ("push",), (at_work,)),
-    (by_owner_death, ("pull",), (at_work,)),
-]
-
-
-@cases(CASES)
-def test_fence(place, actor, cause, op, freeze):
-    p = place(*FENCED, config=CONFIG)
+@cases("meanwhile")
+def test_fence(place, actor, cause, op, meanwhile):
+    p = place(*faults(f"delay-chunk={DELAY_MS}"))
     w = World(p, actor, op)
     n = 5
-    counted, violations = rounds(w, cause, freeze, n)
+    counted, violations = rounds(w, cause, meanwhile, n)
     assert violations == 0
     assert counted >= 0.8 * n, f"only {counted} of {n} rounds were in the middle of a transfer"
     w.revive()
     w.leave()
 
 
-def sees_it(p, actor, op, cause, freeze):
+def sees_it(p, actor, op, cause, meanwhile):
     """Whether the rounds see what a missing fence does: late bytes, or a daemon that touched memory
     that was unmapped already."""
     w = World(p, actor, op)
     try:
-        _, violations = rounds(w, cause, freeze, None)
+        _, violations = rounds(w, cause, meanwhile, None)
     except AssertionError:
         if all(d.alive for d in p.daemons):
             raise
@@ -333,14 +470,15 @@ def sees_it(p, actor, op, cause, freeze):
     return violations > 0
 
 
-@cases(UNFENCED_CASES)
-def test_of_the_test(place, actor, cause, op, freeze):
+@cases("unfenced")
+def test_of_the_test(place, actor, cause, op, meanwhile):
     """Without the fence the same rounds must see late bytes."""
-    assert sees_it(place(*UNFENCED, config=CONFIG, check=False), actor, op, cause, freeze)
+    p = place(*faults(f"delay-chunk={DELAY_MS}", "fence-off"), check=False)
+    assert sees_it(p, actor, op, cause, meanwhile)
 
 
 @pytest.mark.parametrize("place", ["tcp"], indirect=True)
 @pytest.mark.parametrize("op", BOTH)
 def test_of_the_test_of_a_far_death(place, actor, op):
-    assert sees_it(place(*UNFENCED, config=CONFIG, check=False), actor, op, by_far_daemon_death,
-                   at_work)
+    p = place(*faults(f"delay-chunk={DELAY_MS}", "fence-off"), check=False)
+    assert sees_it(p, actor, op, by_far_daemon_death, at_work)

@@ -6,7 +6,7 @@ Which these are the daemons say themselves (`--fault trace`), so a new one is in
 Whatever fails: right bytes or a status in time, the daemon alive, or not started and it says why;
 with the fault gone nothing is left and the next hand-over is right.
 
-A sample in a random order; all of them with KVT_LONG=1. KVT_SEED repeats one.
+A sample in a random order, of KVT_SWEEP cases; all of them with KVT_LONG=1. KVT_SEED repeats one.
 """
 import os
 import re
@@ -78,6 +78,14 @@ ERRNOS = {
     "malloc": MEMORY,
     "realloc": MEMORY,
     "strdup": MEMORY,
+}
+
+# Not in the sweep, and why.
+EXEMPT = {
+    "write@loop_post": "an eventfd takes 8 bytes, always: eventfd(2) has no error for it but EAGAIN, "
+                       "and then who waits for it wakes up all the same",
+    "write@tcp_threads_stop": "as that",
+    "write@log_line": "a log that cannot be written: the test reads it",
 }
 
 
@@ -175,6 +183,8 @@ def cases_of(sites):
     out = []
     for side, site in sites:
         call, _, where = site.partition("@")
+        if site.partition(".")[0] in EXEMPT:
+            continue
         if call == "frame":
             out += [(side, f"drop-frame={where[:-2]}:{when}") for when in ("1", "1+", "2", "2+")]
             continue

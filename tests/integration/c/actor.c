@@ -557,6 +557,12 @@ static void do_grant(const struct words *w)
  * What an owner does with its memory once it is his again: then=REGION fills it with noise and
  * remembers it, vanish=REGION gives all pages of a caller's memfd back to the kernel.
  */
+static void vanish(struct region_thing *r)
+{
+	if (fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r->len))
+		usage("fallocate", strerror(errno));
+}
+
 static void then(const struct words *w, int st)
 {
 	const char *name = word_str(w, "then", NULL), *gone = word_str(w, "vanish", NULL);
@@ -565,12 +571,15 @@ static void then(const struct words *w, int st)
 		return;
 	if (name)
 		region_noise(thing(THING_REGION, name), word_num(w, "seed", 99));
-	if (gone) {
-		struct region_thing *r = thing(THING_REGION, gone);
+	if (gone)
+		vanish(thing(THING_REGION, gone));
+}
 
-		if (fallocate(r->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, (off_t)r->len))
-			usage("fallocate", strerror(errno));
-	}
+/* vanish REGION */
+static void do_vanish(const struct words *w)
+{
+	vanish(thing(THING_REGION, arg(w, 1)));
+	puts("OK");
 }
 
 /* touched REGION MS: OK, or TOUCHED: after vanish= somebody read or wrote */
@@ -750,6 +759,7 @@ static const struct {
 	{ "cancel", do_cancel },   { "stats", do_stats },     { "free", do_free },
 	{ "exit", do_exit },	   { "touched", do_touched }, { "suspend", do_suspend },
 	{ "resume", do_resume },   { "move", do_move },	      { "addr", do_addr },
+	{ "vanish", do_vanish },
 };
 
 static void run(char *line)

@@ -89,7 +89,7 @@ class World:
     def __init__(self, place, actor, op):
         self.place, self.actor, self.op = place, actor, op
         self.wire = place.wire
-        self.size = 65536 if self.wire else 4096
+        self.size = 131072 if self.wire else 4096
         self.watch = 3 * DELAY_MS  # ms in which late bytes would come
         self.owner = self.reader = None
         self.round = 0
@@ -149,6 +149,11 @@ class World:
         (src, s), (dst, d) = self.sides
         if who is dst:
             status = who(f"{wait} 5000 then={mine} seed={self.seed + 1}")
+            if status == "PENDING" and then_resume:
+                # all had left the source, which is done: it goes on when it can
+                for resume in then_resume:
+                    resume()
+                return who(f"{wait} 5000"), False
             changed = who(f"changed {mine} {self.watch}") != "OK"
             for resume in then_resume:
                 resume()
@@ -373,7 +378,7 @@ def bytes_held(w, side):
 
 def crashed(w):
     """Memory that was unmapped too early shows in that way."""
-    return any(d.process.poll() not in (None, -signal.SIGKILL) for d in w.place.daemons)
+    return any(d.process.poll() not in (None, 0, -signal.SIGKILL) for d in w.place.daemons)
 
 
 def rounds(w, cause, freeze, n):

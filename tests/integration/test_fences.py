@@ -9,6 +9,7 @@ row of the tables below is also run with the fault point that switches its rule 
 see what it is there to see. The rules are those of doc/design.md, section 9.
 """
 import collections
+import json
 import mmap
 import os
 import re
@@ -487,3 +488,187 @@ def test_of_the_test(place, actor, cause, op, meanwhile):
 def test_of_the_test_of_a_far_death(place, actor, op):
     p = place(*faults(f"delay-chunk={DELAY_MS}", "fence-off"), check=False)
     assert sees_it(p, actor, op, by_far_daemon_death, at_work)
+
+
+# ---------------------------------------------------------------- bystanders, visibility, retries
+
+def bystander(p, actor, op):
+    """A transfer on the same connections while another one is fenced in the middle of its frames:
+    (how that ends, how this one ends, retries of this one)."""
+    w = World(p, actor, op)
+    (src, s), (dst, d) = w.sides
+    src.cache(s + "2", 64, 1, w.size)
+    dst.cache(d + "2", 64, 1, w.size)
+    w.begin()
+    src.ok(f"fill 7 {s}2:{BLOCKS}")
+    dst.ok(f"noise {d}2 8")
+    token = w.owner.grant("beside", f"{'read' if op == 'pull' else 'write'} A2:{BLOCKS}")
+    w.reader.xfer("beside", op, token, f"B2:{BLOCKS} final")
+    if op == "pull":
+        w.owner.ok(f"revoke g{w.round}")
+        status, violated = w.end(w.owner)
+    else:
+        w.reader.ok(f"cancel x{w.round}")
+        status, violated = w.end(w.reader)
+    assert not violated
+    end = w.reader.wait("beside")
+    if end == "OK":
+        dst.ok(f"check 7 {d}2:{BLOCKS}")
+        dst.ok(f"changed {d}2 {d}2:{BLOCKS}")
+    retries = w.reader.stats("beside")["retries"]
+    w.finish()
+    w.leave()
+    return str(status), str(end), retries
+
+
+def bystanders(p, actor, op):
+    return [bystander(p, actor, op) for _ in range(3)]
+
+
+UNHARMED = {op: [(end, "OK", 0)] * 3 for op, end in (("pull", "REVOKED"), ("push", "CANCELED"))}
+SHORT = (f"delay-chunk={DELAY_MS}", "send-short=600")  # so that a fence meets half a frame
+
+
+@pytest.mark.parametrize("place", ["local", "tcp", "tls"], indirect=True)
+@pytest.mark.parametrize("op", BOTH)
+def test_bystander(place, actor, op):
+    """Rule 4: who is not fenced does not notice."""
+    assert bystanders(place(*faults(*SHORT)), actor, op) == UNHARMED[op]
+
+
+@pytest.mark.parametrize("place", ["tcp", "tls"], indirect=True)
+@pytest.mark.parametrize("op", BOTH)
+def test_of_the_test_of_bystanders(place, actor, op):
+    """Where a fence breaks the connection, others notice."""
+    p = place(*faults(*SHORT, "fence-cuts"))
+    assert bystanders(p, actor, op) != UNHARMED[op]
+
+
+def seen_at_the_event(p, actor, op):
+    """Whether all bytes were there when the destination's client was told, n times."""
+    w = World(p, actor, op)
+    seen = []
+    for _ in range(3):
+        w.begin()
+        (_, _), (dst, d) = w.sides
+        wait = f"gwait g{w.round}" if dst is w.owner else f"wait x{w.round}"
+        dst.send(f"{wait} 10000")
+        dst.send(f"check {w.seed} {d}:{BLOCKS}")
+        end, check = dst.recv(), dst.recv()
+        assert end == "OK", repr(end)
+        seen.append(check == "OK")
+        w.finish()
+    w.leave()
+    return seen
+
+
+@pytest.mark.parametrize("place", ["local", "tcp", "tls"], indirect=True)
+@pytest.mark.parametrize("op", BOTH)
+def test_visible(place, actor, op):
+    """Rule 7: bytes are there at the moment of the event."""
+    assert seen_at_the_event(place(*faults(f"delay-chunk={DELAY_MS}")), actor, op) == [True] * 3
+
+
+@pytest.mark.parametrize("place", ["local", "tcp", "tls"], indirect=True)
+@pytest.mark.parametrize("op", BOTH)
+def test_of_the_test_of_visibility(place, actor, op):
+    # local: the owner's end is fenced before the event, too
+    p = place(*faults(f"delay-chunk={DELAY_MS}", "done-early", "fence-off"), check=False)
+    assert not all(seen_at_the_event(p, actor, op))
+
+
+SLEEP_MS = 500 * SLOW
+RETRY_CONFIG = 'transport { tcp_chunk = "64 KiB" tcp_streams = 4 tcp_threads = 4 }\n' \
+    f"peers {{ {PEERS} }}\n"
+
+
+def fault_line(*points):
+    return f"fault = {{ {', '.join(map(json.dumps, points))} }}\n" if points else ""
+
+
+class Retry:
+    """One frame whose bytes are in the destination's socket; the thread that is to place it sleeps
+    while another connection breaks, and with it the attempt."""
+
+    def __init__(self, kvtd, actor, op, *more):
+        self.op, self.proxy, self.more = op, Proxy(), more
+        texts = RETRY_CONFIG + f'advertise = "{self.proxy.address}"\n', RETRY_CONFIG
+        late = fault_line(f"delay-chunk={SLEEP_MS}", *more)
+        # the source is done with its last byte in a socket; the owner is not to say so yet
+        slow = fault_line(f"delay-commit={10 * SLEEP_MS}")
+        points = (slow, late) if op == "pull" else (late, "")
+        owner, reader = (kvtd(config=t + p) for t, p in zip(texts, points))
+        self.late, self.text = (reader, texts[1]) if op == "pull" else (owner, texts[0])
+        host, port = owner.address.rsplit(":", 1)
+        self.proxy.to = (host, int(port))
+        self.daemons = owner, reader
+        self.owner, self.reader = actor(owner), actor(reader)
+        self.owner.cache("A", 16, 1, 4096)
+        self.reader.cache("B", 16, 1, 4096)
+        self.src, self.dst = (("A", self.owner), ("B", self.reader))[::1 if op == "pull" else -1]
+        self.token = self.owner.grant("g", ("read" if op == "pull" else "write") + " A:0-15")
+        self.reader.ok(f"tstatus {self.token}")
+        wait_until("all streams are up", lambda: self.proxy.live(DATA) == 4)
+
+    def awake(self):
+        """Who sleeps goes on doing so; the others do not begin to. What is not fenced stays so."""
+        self.late.config_file.write_text(self.text + fault_line(*self.more))
+        said = len(self.late.log())
+        self.late.signal(signal.SIGHUP)
+        wait_until("its configuration is loaded", lambda: "config" in self.late.log()[said:])
+
+    def counts(self):
+        with self.proxy.lock:
+            return {p: p.passed for p in self.proxy.pairs if p.kind == DATA and not p.dead}
+
+    def run(self):
+        """Whether old bytes came after the new attempt had begun."""
+        (s, src), (d, dst) = self.src, self.dst
+        src.ok(f"fill 1 {s}:0-15")
+        dst.ok(f"noise {d} 5")
+        before = self.counts()
+        self.reader.xfer("x", self.op, self.token, "B:0-15")
+        moved = wait_until("the frame is there", lambda: [
+            p for p, n in self.counts().items() if n >= before[p] + 65536])
+        self.awake()
+        # the old attempt has its bytes; the next one is to have others
+        src.ok(f"fill 2 {s}:0-15")
+        lost = self.late.log().count(" lost: ")
+        with self.proxy.lock:
+            other = next(p for p in before if p not in moved)
+            other.close(reset=True)
+        wait_until("it is lost", lambda: self.late.log().count(" lost: ") > lost)
+        if self.op == "pull":
+            self.daemons[0].signal(signal.SIGUSR2)  # it may say so
+        assert self.reader.wait("x") == "OK"
+        assert self.reader.stats("x")["retries"] >= 1
+        old = dst(f"check 2 {d}:0-15") != "OK"
+        dst.ok(f"snap {d}")
+        return old or dst(f"changed {d} {2 * SLEEP_MS}") != "OK"
+
+    def end(self):
+        self.owner.ok("revoke g")
+        self.owner.gwait("g")
+        self.owner.kill()
+        self.reader.kill()
+        self.proxy.stop()
+
+
+@pytest.mark.parametrize("op", BOTH)
+def test_retry(kvtd, actor, op):
+    """Rule 5: it is tried again when nothing comes of the broken attempt any more."""
+    r = Retry(kvtd, actor, op)
+    assert not r.run()
+    r.end()
+
+
+@pytest.mark.parametrize("op", BOTH)
+def test_of_the_test_of_retries(kvtd, actor, op):
+    """With luck: the new attempt may go to the connection whose thread sleeps, and be the later."""
+    for _ in range(4):
+        r = Retry(kvtd, actor, op, "fence-off")
+        seen = r.run()
+        r.end()
+        if seen:
+            return
+    raise AssertionError("no late byte was seen")

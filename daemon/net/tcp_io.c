@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/socket.h>
 #include <unistd.h>
 #include "mem/mem.h"
 #include "alloc.h"
@@ -25,7 +26,9 @@ static void watch(struct tcp_conn *c, bool out)
 {
 	struct epoll_event ev = { .events = EPOLLIN | (out ? EPOLLOUT : 0), .data.ptr = c };
 
-	epoll_ctl(c->th->epfd, EPOLL_CTL_MOD, c->fd, &ev);
+	/* else what it has to send would wait for ever; its thread sees that it is over */
+	if (epoll_ctl(c->th->epfd, EPOLL_CTL_MOD, c->fd, &ev) < 0)
+		shutdown(c->fd, SHUT_RDWR);
 }
 
 static bool serves(const struct tcp_conn *c, enum sched_kind kind)

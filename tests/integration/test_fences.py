@@ -45,7 +45,7 @@ transport {
 PEERS = 'redial_max = "100 ms"'
 DELAY_MS = 12
 BLOCKS = "0-63"
-LONG = bool(os.environ.get("KVT_LONG"))
+LONG = os.environ.get("KVT_LONG", "0") != "0"
 HELD = 1.5 if LONG else 0.1  # seconds that bytes stay on the wire beyond the end
 
 

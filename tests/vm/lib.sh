@@ -8,6 +8,7 @@
 #	DIR               its folder in /out, shared by all guests and kept: logs go there
 #	SCRATCH           a folder of this guest, gone afterwards
 #	KVT_SRC KVT_BUILD the source and the build tree
+#	KVT_LONG          1: what takes long, too; else 0
 #
 # and one that needs more than 60 s a line "# limit: SECONDS".
 set -eu -o pipefail

@@ -115,6 +115,39 @@ small_buffers() {
 	sysctl -q -w net.ipv4.tcp_wmem="4096 16384 65536" net.ipv4.tcp_rmem="4096 65536 131072"
 }
 
+# apart: guest 1's card is moved behind a wire of its own, in a network namespace: what hold() holds
+# there has left guest 2, and comes even if that is no more. Both call it, before kvtd starts.
+apart() {
+	local mac=52:54:00:00 there=(ip netns exec wire)
+
+	if [ "$NODE" = 2 ]; then
+		ip neigh replace "$(address 1)" lladdr $mac:01:00 dev eth0 nud permanent
+		return
+	fi
+	[ ! -e /run/netns/wire ] || return 0
+	rdma link delete rxe0
+	ip netns add wire
+	ip link add hold0 mtu 4200 type veth peer name hold1 mtu 4200 netns wire
+	ip link set eth0 netns wire
+	ip addr add "$(address 1)/24" dev hold0
+	ip link set hold0 up
+	"${there[@]}" ip link set hold1 up
+	"${there[@]}" ip link set eth0 mtu 4200 up
+	"${there[@]}" ip route add "$(address 1)" dev hold1
+	"${there[@]}" ip route add "$(address 2)" dev eth0
+	"${there[@]}" sysctl -q -w net.ipv4.ip_forward=1
+	"${there[@]}" ip neigh replace "$(address 2)" lladdr $mac:02:00 dev eth0 nud permanent
+	"${there[@]}" ip neigh replace "$(address 1)" dev hold1 nud permanent \
+		lladdr "$(cat /sys/class/net/hold0/address)"
+	ip neigh replace "$(address 2)" dev hold0 nud permanent \
+		lladdr "$("${there[@]}" cat /sys/class/net/hold1/address)"
+}
+
+# hold MS: on guest 1, after apart: each byte that comes
+hold() {
+	ip netns exec wire tc qdisc replace dev hold1 root netem limit 20000 delay "$1ms"
+}
+
 # slow: 4 MiB take some three seconds
 slow() {
 	tc qdisc replace dev eth0 root tbf rate 10mbit burst 64k latency 200ms

@@ -19,6 +19,8 @@
 
 STAILQ_HEAD(call_list, loop_call);
 
+#define SPARE_CORPSES 256
+
 struct corpse {
 	STAILQ_ENTRY(corpse) link;
 	void *p;
@@ -36,6 +38,8 @@ struct loop {
 	struct call_list deferred; /* call.queued is the round in which it was queued */
 	int round;
 	struct corpse_list graveyard;
+	struct corpse_list spare; /* for when there is no memory to bury with */
+	size_t n_spare;
 	struct event *later; /* after all that happened in this turn, or after the next look */
 };
 
@@ -103,6 +107,28 @@ static int run_deferred(struct loop *l)
 	return any;
 }
 
+/* Takes it: to the spare ones, as far as there is room among them. */
+static void corpse_put(struct loop *l, struct corpse *c)
+{
+	if (c && l->n_spare < SPARE_CORPSES) {
+		STAILQ_INSERT_HEAD(&l->spare, c, link);
+		l->n_spare++;
+	} else {
+		free(c);
+	}
+}
+
+static struct corpse *spare_get(struct loop *l)
+{
+	struct corpse *c = STAILQ_FIRST(&l->spare);
+
+	if (c) {
+		STAILQ_REMOVE_HEAD(&l->spare, link);
+		l->n_spare--;
+	}
+	return c;
+}
+
 static int run_graveyard(struct loop *l)
 {
 	struct corpse_list list = STAILQ_HEAD_INITIALIZER(list);
@@ -113,7 +139,7 @@ static int run_graveyard(struct loop *l)
 	while ((c = STAILQ_FIRST(&list))) {
 		STAILQ_REMOVE_HEAD(&list, link);
 		c->free_fn(c->p);
-		free(c);
+		corpse_put(l, c);
 		any = 1;
 	}
 	return any;
@@ -153,6 +179,9 @@ int loop_init(struct kvtd *d)
 	STAILQ_INIT(&l->posted);
 	STAILQ_INIT(&l->deferred);
 	STAILQ_INIT(&l->graveyard);
+	STAILQ_INIT(&l->spare);
+	for (int i = 0; i < SPARE_CORPSES; i++)
+		corpse_put(l, malloc(sizeof(struct corpse)));
 	l->round = 1;
 	l->wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	if (l->wake_fd < 0) {
@@ -179,6 +208,8 @@ void loop_done(struct kvtd *d)
 		return;
 	while (run_posted(l) | run_deferred(l) | run_graveyard(l))
 		;
+	while (l->n_spare)
+		free(spare_get(l));
 	if (l->wake)
 		event_free(l->wake);
 	if (l->later)
@@ -235,6 +266,8 @@ void loop_bury(struct kvtd *d, void *p, void (*free_fn)(void *p))
 	if (!p)
 		return;
 	c = malloc(sizeof(*c));
+	if (!c)
+		c = spare_get(d->loop);
 	if (!c) {
 		/* a leak is better than a free under somebody's feet */
 		log_err("loop: out of memory: an object is not freed");

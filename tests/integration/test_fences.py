@@ -432,7 +432,7 @@ TABLE = [
     # a region's release
     Row(6, by_release_at_destination, BOTH, NODES, (at_work,), (at_work,)),
     Row(6, by_release_at_destination, BOTH, WIRE, (bytes_held,), (bytes_held,)),
-    Row(6, by_suspension, BOTH, NODES, (at_work,), (at_work,)),
+    Row(6, by_suspension, BOTH, NODES, (at_work, daemon_stopped), (at_work,)),
     Row(6, by_release_at_source, BOTH, NODES, (at_work,), (at_work,)),
     # the daemons' ends
     Row(6, by_near_daemon_end, BOTH, NODES, (at_work,), ()),

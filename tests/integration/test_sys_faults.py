@@ -138,7 +138,10 @@ def hand_over(pair, actors, limit=3000):
         said[op] = got
         if got != "OK":
             # one that it would have to wait for, as the reader has no place any more
-            owner(f"revoke {op}")
+            revoked = owner(f"revoke {op}")
+            if revoked != "OK":  # then it is as if it had not been asked for
+                said["revoke"] = revoked
+                return said
         end = owner.gwait(op, 4 * limit)
         assert end != "PENDING", f"the grant of the {op} does not end"
         assert got != "OK" or end in ("OK", "SHUTDOWN"), f"OK, but {end!r} at the owner"

@@ -162,7 +162,8 @@ static void on_later(evutil_socket_t fd, short what, void *arg)
 	(void)what;
 	while (run_posted(l) | run_deferred(l) | run_graveyard(l))
 		if (++rounds == ROUNDS_MAX) {
-			evtimer_add(l->later, &none);
+			if (evtimer_add(l->later, &none) < 0) /* no memory: in this turn then */
+				event_active(l->later, EV_TIMEOUT, 0);
 			return;
 		}
 }

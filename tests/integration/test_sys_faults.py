@@ -251,7 +251,7 @@ def test_sweep(make, request, seeded):
     todo = cases_of(sites_of(make))
     end_of(request)
     seeded.shuffle(todo)
-    n = len(todo) if LONG else int(os.environ.get("KVT_SWEEP") or 25)
+    n = len(todo) if LONG else int(os.environ.get("KVT_SWEEP") or 20)
     print(f"{n} of {len(todo)} cases")
     bad = []
     for side, fault in todo[:n]:

@@ -66,6 +66,7 @@ void kvt_arena_reset(struct kvt_arena *a)
 	a->last = a->first;
 	a->used = 0;
 	a->overflowed = 0;
+	a->starved = 0;
 }
 
 static struct arena_block *add_block(struct kvt_arena *a, size_t n)
@@ -107,8 +108,10 @@ void *kvt_arena_alloc(struct kvt_arena *a, size_t n)
 	}
 	if (!b || n > b->size - b->at)
 		b = add_block(a, n);
-	if (!b)
+	if (!b) {
+		a->starved = 1;
 		return NULL;
+	}
 	p = b->data + b->at;
 	b->at += n;
 	a->used += n;

@@ -17,6 +17,7 @@ struct kvt_arena {
 	struct arena_block *first, *last;
 	size_t cap, used;
 	int overflowed; /* the cap was hit since the last reset */
+	int starved;	/* the system had no memory since the last reset */
 };
 
 void kvt_arena_init(struct kvt_arena *a, size_t cap);

@@ -269,6 +269,12 @@ static void handle(struct client_conn *k, const uint8_t *buf, size_t len, struct
 
 	kvt_arena_reset(&all->in);
 	q = kvt__request__unpack(&all->in.pb, len, buf);
+	if (!q && all->in.starved) {
+		/* nobody knows what it was: who sent it would wait for ever */
+		kvt_fds_close(fds);
+		client_close(c, KVT_NO_MEMORY, "no memory to read a message of %zu bytes", len);
+		return;
+	}
 	if (!q) {
 		kvt_fds_close(fds);
 		kvt_fail(&e, KVT_INVALID, "a message of %zu bytes %s", len,

@@ -137,5 +137,5 @@ case $NODE$BOOT in
 	;;
 esac
 # guest 1 goes on, guest 2 has been booted
-[ "$KVT_LONG" != 0 ] || exit 0
+[ "${KVT_LONG:-0}" != 0 ] || exit 0
 [ "$BOOT" = 3 ] || phase 4 off killed

@@ -65,9 +65,11 @@ static int fill_ranges(struct block_lists *l, const struct range_ref *refs, size
 		uint64_t count = range_ref_count(&refs[i]), *numbers = (uint64_t *)to;
 		int err = 0;
 
+		if (!count) /* there may be no list at all */
+			continue;
 		if (refs[i].n_inline)
 			memcpy(to, refs[i].inline_numbers, count * sizeof(*to));
-		else if (count)
+		else
 			err = kvt_list_pread(fd, to, count * sizeof(*to), *at);
 		if (err)
 			return err;
@@ -88,9 +90,11 @@ static int fill_words(struct block_lists *l, const struct list_ref *refs, size_t
 		uint64_t count = refs[i].n_inline + refs[i].n_listed;
 		int err = 0;
 
+		if (!count)
+			continue;
 		if (refs[i].n_inline)
 			memcpy(to, refs[i].inline_words, 4 * count);
-		else if (count)
+		else
 			err = kvt_list_pread(fd, to, 4 * count, *at);
 		if (err)
 			return err;

@@ -173,7 +173,7 @@ void transfer_send_start(struct transfer *t)
 	}
 	planes = 0;
 	for (uint32_t i = 0; i < t->n_parts; i++) {
-		fill_part(&t->parts[i], &parts[i], room + planes);
+		fill_part(&t->parts[i], &parts[i], room ? room + planes : NULL);
 		planes += t->parts[i].near.plane_count;
 		ptrs[i] = &parts[i];
 	}

@@ -169,6 +169,8 @@ class Daemon:
 def pytest_configure(config):
     config.addinivalue_line("markers", "alone: measures, or changes what all tests share: nothing "
                                        "else may run beside it")
+    config.addinivalue_line("markers", "plain: not run again under sanitizers: figures, documents, "
+                                       "scripts; or ways of the daemon that other tests go, too")
 
 
 @pytest.fixture

@@ -10,6 +10,8 @@ import pytest
 from actors import actor  # noqa: F401
 from conftest import BUILD, wait_until
 
+pytestmark = pytest.mark.plain
+
 SPIN_MS = 8
 SLACK_MS = 1
 

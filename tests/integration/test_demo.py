@@ -11,6 +11,8 @@ import pytest
 from netns import why_not
 from wire import SLOW
 
+pytestmark = pytest.mark.plain
+
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
 DEMO = pathlib.Path(__file__).resolve().parents[2] / "scripts/demo"
 

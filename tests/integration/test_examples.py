@@ -13,6 +13,8 @@ import pytest
 from test_peers import token_change
 from wire import SLOW
 
+pytestmark = pytest.mark.plain
+
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
 
 

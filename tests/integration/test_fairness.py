@@ -15,6 +15,8 @@ import pytest
 from actors import actor  # noqa: F401 (a fixture)
 from conftest import wait_until
 
+pytestmark = pytest.mark.plain
+
 CONFIG = """
 transport {
 	local_chunk = 64KiB

@@ -11,6 +11,8 @@ import pytest
 
 from test_kvtctl import kvtctl as run, one_line
 
+pytestmark = pytest.mark.plain
+
 HEX = re.compile("[0-9a-f]{64}")
 
 

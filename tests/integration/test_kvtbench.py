@@ -12,6 +12,8 @@ import pytest
 
 from wire import SLOW
 
+pytestmark = pytest.mark.plain
+
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 SMALL = ["--block", "4KiB", "--blocks", "64", "--planes", "3"]

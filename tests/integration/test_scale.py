@@ -14,6 +14,8 @@ from actors import Answer, actor  # noqa: F401
 from conftest import wait_until
 from wire import SLOW, readable
 
+pytestmark = pytest.mark.plain
+
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
 CLIENTS, REGIONS = 1000, 100
 RUN = 16  # blocks of a grant, neighbours: 8 bytes when they are coded

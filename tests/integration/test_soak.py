@@ -16,6 +16,8 @@ from test_deaths import ALL, BACK, BROKEN, HANG, Pair
 from test_scale import maps, rss_anon
 from wire import SLOW
 
+pytestmark = pytest.mark.plain
+
 SECONDS = 600 if os.environ.get("KVT_LONG") == "1" else 40
 WARM_UP, SAMPLES = 0.3, 24
 

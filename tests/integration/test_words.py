@@ -10,6 +10,8 @@ import pytest
 from certs import ca, cluster_key
 from wire import SLOW
 
+pytestmark = pytest.mark.plain
+
 BUILD = pathlib.Path(os.environ["KVT_BUILD"])
 SOURCE = pathlib.Path(__file__).resolve().parents[2]
 DOCUMENTS = ["README.md", "HACKING.md", "NEWS", "doc/design.md", "doc/grants.md",

@@ -57,11 +57,12 @@ test_tree() {
 	make -C "$tree" -j"$KVT_JOBS" all
 }
 
-# unit_tests TREE: make check, counted
+# unit_tests TREE [VARIABLE=VALUE...]: make check, counted
 unit_tests() {
-	local out=$1/check.out rc=0
+	local out=$1/check.out tree=$1 rc=0
+	shift
 
-	make -C "$1" -j"$KVT_JOBS" check >"$out" 2>&1 || rc=$?
+	make -C "$tree" -j"$KVT_JOBS" check "$@" >"$out" 2>&1 || rc=$?
 	awk '/^# (PASS|XFAIL):/ { p += $3 } /^# SKIP:/ { s += $3 }
 		/^# (FAIL|XPASS|ERROR):/ { f += $3 }
 		END { if (p + f + s) print p + 0, f + 0, s + 0 }' "$out" >>"$KVT_COUNTS"
@@ -76,11 +77,18 @@ unit_tests() {
 	return $rc
 }
 
-# integration_tests TREE [PYTEST_OPTION...]: pytest over tests/integration, counted. Several tests
-# run at once, most of them wait; those marked `alone` come after, one by one.
+# only_tests PROGRAM...: what unit_tests takes to build and run these alone
+only_tests() {
+	only=("check_PROGRAMS=$*" "TESTS=$*")
+}
+
+# integration_tests TREE [MARKS [FILE...]]: pytest over tests/integration or files of it, counted; of
+# the tests those with these marks, as pytest's -m takes them. Several run at once, most of them wait;
+# those marked `alone` come after, one by one.
 integration_tests() {
-	local tree=$1 rc=0
-	shift
+	local tree=$1 marks=${2:+ and ($2)} rc=0
+	shift $(($# < 2 ? $# : 2))
+	[ $# -gt 0 ] || set -- tests/integration
 
 	[ -n "$(files 'tests/integration/test_*.py')" ] ||
 		skip "no integration tests in tests/integration yet"
@@ -88,8 +96,9 @@ integration_tests() {
 		skip "no pytest for /usr/bin/python3 (Debian: apt install python3-pytest)"
 	/usr/bin/python3 -c 'import xdist' 2>/dev/null ||
 		skip "no xdist for pytest (Debian: apt install python3-pytest-xdist)"
-	pytest_counted "$tree" "$tree/integration.xml" -m 'not alone' -n $((KVT_JOBS * 2)) "$@" || rc=$?
-	pytest_counted "$tree" "$tree/alone.xml" -m alone "$@" || rc=$?
+	pytest_counted "$tree" "$tree/integration.xml" -m "not alone$marks" -n $((KVT_JOBS * 2)) "$@" ||
+		rc=$?
+	pytest_counted "$tree" "$tree/alone.xml" -m "alone$marks" "$@" || rc=$?
 	return $rc
 }
 
@@ -99,7 +108,7 @@ pytest_counted() {
 
 	rm -f "$xml"
 	KVT_BUILD=$tree PYTHONDONTWRITEBYTECODE=1 /usr/bin/python3 -m pytest -p no:cacheprovider \
-		-ra --durations=8 --junitxml="$xml" "$@" tests/integration || rc=$?
+		-ra --durations=8 --junitxml="$xml" "$@" || rc=$?
 	[ ! -e "$xml" ] || /usr/bin/python3 - "$xml" >>"$KVT_COUNTS" <<-'EOF'
 	import os, sys, xml.etree.ElementTree as tree
 	n = {k: sum(int(s.get(k, 0)) for s in tree.parse(sys.argv[1]).iter("testsuite"))

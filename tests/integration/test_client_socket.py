@@ -193,7 +193,7 @@ def test_unknown_and_empty_requests(c):
     c.raw(KVT.encode("Request", {"id": 2}) + varint(99 << 3 | 2) + b"\0")
     r = c.reply(2)
     assert r.status == "UNSUPPORTED" and "99" in r.text
-    c.raw(KVT.encode("Request", {"id": 3}) + varint(21 << 3 | 2) + b"\0")  # region_suspend
+    c.raw(KVT.encode("Request", {"id": 3}) + varint(53 << 3 | 2) + b"\0")  # reserved
     assert c.reply(3).status == "UNSUPPORTED"
     works(c)
 

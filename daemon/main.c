@@ -238,6 +238,7 @@ static int run(struct kvtd *d, const struct options *o)
 		kvtd_stop(d);
 	} else {
 		sd_close_unused();
+		admin_say_files(d->conf);
 		log_info("kvtd %s: node %s is ready", kvtd_version(), d->node);
 		sd_notify("READY=1");
 		event_base_dispatch(d->base);
@@ -332,7 +333,6 @@ int main(int argc, char **argv)
 	log_init(o.foreground);
 	set_up_process();
 	sd_init();
-	admin_say_files(conf);
 	rc = admin_apply(conf, &e) == KVT_OK ? run_with(conf, &o) : fail(&e);
 	conf_free(conf);
 	return rc;

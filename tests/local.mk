@@ -6,7 +6,7 @@
 #	tests_unit_test_foo_SOURCES = tests/unit/test_foo.c
 #	tests_unit_test_foo_LDADD = $(unit_daemon)
 
-EXTRA_DIST += tests/run-tap tests/legs tests/leg.d tests/integration tests/data tests/vm tests/model
+EXTRA_DIST += tests/run-tap tests/valgrind.supp tests/legs tests/leg.d tests/integration tests/data tests/vm tests/model
 
 # a client for integration tests that does what its standard input says
 noinst_PROGRAMS += tests/integration/c/actor

@@ -77,9 +77,13 @@ unit_tests() {
 	return $rc
 }
 
-# only_tests PROGRAM...: what unit_tests takes to build and run these alone
-only_tests() {
-	only=("check_PROGRAMS=$*" "TESTS=$*")
+# some_unit_tests TREE "NAME..." [VARIABLE=VALUE...]: only tests/unit/test_NAME are built and run
+some_unit_tests() {
+	local tree=$1 programs
+	# shellcheck disable=SC2086 # a list
+	programs=$(printf 'tests/unit/test_%s ' $2)
+	shift 2
+	unit_tests "$tree" "check_PROGRAMS=$programs" "TESTS=$programs" "$@"
 }
 
 # integration_tests TREE [MARKS [FILE...]]: pytest over tests/integration or files of it, counted; of

@@ -19,12 +19,12 @@
 #include "mem/mem.h"
 #include "region.h"
 
-/* it has a handler of its own, which reports and exits */
-#if defined(__SANITIZE_ADDRESS__)
-#define HAVE_ASAN 1
+/* sanitizers have handlers of their own, which report and exit */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define OWN_HANDLERS 1
 #elif defined(__has_feature)
 #if __has_feature(address_sanitizer)
-#define HAVE_ASAN 1
+#define OWN_HANDLERS 1
 #endif
 #endif
 
@@ -252,6 +252,7 @@ START_TEST(guard_catches)
 {
 	uint8_t *p = torn();
 
+	test_needs_sigbus();
 	ck_assert_int_eq(mem_guard_init(), 0);
 	ck_assert_int_eq(mem_guard_init(), 0);
 	for (int i = 0; i < 1000; i++) {
@@ -280,6 +281,7 @@ START_TEST(guard_in_threads)
 	pthread_t t[4];
 	void *bad;
 
+	test_needs_sigbus();
 	mem_guard_init();
 	for (int i = 0; i < 4; i++)
 		ck_assert_int_eq(pthread_create(&t[i], NULL, touch_often, p + 4096), 0);
@@ -304,7 +306,7 @@ START_TEST(guard_simulates)
 }
 END_TEST
 
-#ifndef HAVE_ASAN
+#ifndef OWN_HANDLERS
 /* Outside of a guard it is as ever: the process dies. */
 START_TEST(unguarded_fault_kills)
 {
@@ -338,7 +340,7 @@ Suite *test_suite(void)
 	tcase_add_test(t, guard_catches);
 	tcase_add_test(t, guard_in_threads);
 	tcase_add_test(t, guard_simulates);
-#ifndef HAVE_ASAN
+#ifndef OWN_HANDLERS
 	tcase_add_test_raise_signal(t, unguarded_fault_kills, SIGBUS);
 	tcase_add_test_raise_signal(t, sent_signal_kills, SIGBUS);
 #endif

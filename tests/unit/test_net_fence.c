@@ -16,11 +16,13 @@ static struct net_fixture f;
 #define MARK   0x77
 #define STREAK 256 /* of MARK: never in the pattern */
 
-/* Without a fence threads race, on purpose. */
+/* Without a fence threads race, on purpose. Their sanitizer takes its time. */
 #ifdef __SANITIZE_THREAD__
 #define FENCES_OFF 0
+#define ROUNDS	   4
 #else
 #define FENCES_OFF WAYS
+#define ROUNDS	   20
 #endif
 
 static struct geo big(void)
@@ -143,7 +145,7 @@ START_TEST(stop_before)
 	struct xfer x;
 
 	fixture_start(&f, way_of(_i), 2, false);
-	for (int k = 0; k < 20; k++) {
+	for (int k = 0; k < ROUNDS; k++) {
 		xfer_init(&x, &f, op_of(_i), &g, &g, 4);
 		xfer_start(&x);
 		side_fence_start(&x, k & 1);

@@ -317,6 +317,7 @@ static struct gopen *make(struct peer *p, const Kvt__Peer__GrantOpen *m, struct 
 	memcpy(o->secret, m->secret.data, sizeof(o->secret));
 	grant_key_make(m->client, o->secret, &o->key);
 	TAILQ_INIT(&o->services);
+	TAILQ_INIT(&o->lasts);
 	snprintf(o->tag, sizeof(o->tag), "%s", kvt_text_ok(m->tag, KVT_TAG_MAX) ? m->tag : "?");
 	HASH_ADD(hh, p->opens, handle, sizeof(o->handle), o);
 	if (!o->hh.tbl) {

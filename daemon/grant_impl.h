@@ -74,8 +74,10 @@ struct gopen {
 	uint64_t commits;
 	enum gopen_end ending; /* decided; waits for its services' fences */
 	struct kvt_err why;
-	struct service_list services;
-	struct loop_call kick; /* a service ended: others may go on */
+	struct service_list services; /* in their order */
+	struct service_list lasts;    /* those whose commit ends it */
+	uint32_t n_fencing;	      /* of them */
+	struct loop_call kick;	      /* a service ended: others may go on */
 	uint64_t opener;
 	char tag[KVT_TAG_MAX + 1];
 };
@@ -105,6 +107,7 @@ struct service {
 	struct obj obj;	   /* listed among the transfers */
 	UT_hash_handle hh; /* in peer->services, by xfer */
 	TAILQ_ENTRY(service) link;
+	TAILQ_ENTRY(service) link_last; /* of a last one */
 	struct kvtd *d;
 	struct gopen *open;
 	struct peer *peer; /* a reference */

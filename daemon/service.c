@@ -167,7 +167,10 @@ static const char *const service_events[] = { "ADMIT", "COMMIT", "DONE",  "BROKE
 
 static void service_enter(void *obj, uint8_t state)
 {
-	((struct service *)obj)->state = state;
+	struct service *s = obj;
+
+	s->open->n_fencing += (state == SVC_FENCING) - (s->state == SVC_FENCING);
+	s->state = state;
 }
 
 const struct sm service_sm = {
@@ -189,6 +192,8 @@ static void service_free(struct service *s)
 	HASH_DEL(s->peer->services, s);
 	s->peer->n_services--;
 	TAILQ_REMOVE(&o->services, s, link);
+	if (service_is_last(s))
+		TAILQ_REMOVE(&o->lasts, s, link_last);
 	obj_del(&s->obj);
 	loop_undefer(d, &s->fenced);
 	if (o->grant) {

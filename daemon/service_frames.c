@@ -155,6 +155,8 @@ static struct service *make(struct gopen *o, const Kvt__Peer__XferStart *m)
 	peer_get(p);
 	p->n_services++;
 	TAILQ_INSERT_TAIL(&o->services, s, link);
+	if (service_is_last(s))
+		TAILQ_INSERT_TAIL(&o->lasts, s, link_last);
 	obj_add(s->d, &s->obj, &service_ops);
 	if (m->deadline_ms && m->deadline_ms < UINT32_MAX)
 		set_deadline(s, m->deadline_ms);

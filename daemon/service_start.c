@@ -272,23 +272,21 @@ static enum kvt_status prepare(struct service *s, const Kvt__Peer__XferStart *m,
 	return KVT_OK;
 }
 
-static bool must_wait(struct service *s)
+/* Asked of all that wait whenever one of them ends: it takes the same time however many they are.
+ */
+static bool must_wait(const struct service *s)
 {
-	struct service *other;
-	bool earlier = true;
+	const struct gopen *o = s->open;
+	const struct service *first = TAILQ_FIRST(&o->services);
 
-	if (!s->open->grant || s->have_far < s->n_far)
+	if (!o->grant || s->have_far < s->n_far || o->n_fencing)
 		return true;
-	TAILQ_FOREACH(other, &s->open->services, link) {
-		if (other == s)
-			earlier = false;
-		if (other->state == SVC_FENCING)
-			return true;
-		/* it may commit: then there is nothing to be begun any more */
-		if (earlier && service_is_last(other) &&
-		    (service_is_last(s) || other->state == SVC_SETTLING))
-			return true;
-	}
+	/* an earlier last one may commit: then there is nothing to be begun any more */
+	if (service_is_last(s) && TAILQ_FIRST(&o->lasts) != s)
+		return true;
+	/* only the first one settles: it had its turn */
+	if (first != s && service_is_last(first) && first->state == SVC_SETTLING)
+		return true;
 	return s->net && !s->net->peer_ready(s->peer, NULL, 0);
 }
 
@@ -331,6 +329,8 @@ void service_try(struct service *s, const Kvt__Peer__XferStart *m)
 	enum kvt_status st;
 	struct kvt_err e;
 
+	if (!m && must_wait(s))
+		return;
 	if (!m)
 		m = own = kvt__peer__xfer_start__unpack(NULL, s->start_len, s->start);
 	st = m ? try_start(s, m, &e) : kvt_fail_nomem(&e, "transfer");

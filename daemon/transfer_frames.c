@@ -44,12 +44,14 @@ static void fill_part(const struct xfer_part *p, Kvt__Peer__XferPart *m, uint64_
 	m->block_bytes = block_sizes(&p->near, &m->n_block_bytes, room);
 }
 
-/* What must have committed under the same open before a final. */
+/* What must have committed under the same open before a last one; of the others nobody asks. */
 static uint64_t before(const struct transfer *t)
 {
 	uint64_t n = t->hold->confirmed;
 	const struct transfer *o;
 
+	if (!t->final && t->op != KVT__OP__OP_DECLINE)
+		return 0;
 	TAILQ_FOREACH(o, &t->hold->transfers, link) {
 		if (o == t)
 			break;

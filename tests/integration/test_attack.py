@@ -120,6 +120,23 @@ def test_handles_twice(daemon):
             assert "used twice" in p.ended()[0]["text"]
 
 
+def test_crowd(daemon):
+    """So many transfers of one open wait that the daemon must not look at all of them for each."""
+    with Owner(daemon) as o:
+        token = o.grant(1, 1, [1], ttl_ms=600000).grant_created["token"]
+        with FakePeer(daemon) as p:
+            p.open(token)
+            for xfer in range(1, 20001):  # no data connection: they wait
+                p.send("xfer_start", open=1, xfer=xfer, parts=[part(1)], bytes=BLOCK, **PULL)
+            p.alive()
+            t = time.monotonic()
+            p.send("xfer_abort", xfer=20000)
+            p.frame("xfer_end", xfer=20000)
+            p.alive()
+            o.status()
+            assert time.monotonic() - t < SLOW
+
+
 @pytest.mark.parametrize("fields, status", [
     ({"parts": [part(2)]}, "INVALID"),  # bytes do not match
     ({"parts": [part(4)], "bytes": 4 * BLOCK}, "INVALID"),

@@ -293,6 +293,7 @@ enum kvt_status hold_get(struct transfer *t, const struct kvt_token *token, stru
 	OPENSSL_cleanse(&key, sizeof(key));
 	t->hold = h;
 	TAILQ_INSERT_TAIL(&h->transfers, t, link);
+	h->n_finals += t->final;
 	return KVT_OK;
 }
 
@@ -305,7 +306,7 @@ static void stop_later_finals(struct hold *h, const struct transfer *failed, str
 	struct transfer *t, *next;
 	struct kvt_err e;
 
-	if (h->sweeping)
+	if (h->sweeping || !h->n_finals)
 		return;
 	h->sweeping = true;
 	for (t = from; t; t = next) {
@@ -358,6 +359,7 @@ void hold_transfer_ended(struct hold *h, struct transfer *t)
 	bool ok = t->end.status == KVT_OK;
 
 	TAILQ_REMOVE(&h->transfers, t, link);
+	h->n_finals -= t->final;
 	h->claimed |= ok && t->op == KVT__OP__OP_CLAIM;
 	if (ok && is_last(t)) {
 		die(h);

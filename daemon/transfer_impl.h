@@ -106,6 +106,7 @@ struct hold {
 			      */
 	uint64_t open_wait_ms;
 	struct transfer_list transfers;
+	uint32_t n_finals; /* of them */
 	struct loop_call kick;
 	uint8_t *note;
 	size_t note_len;

@@ -315,7 +315,7 @@ def test_key_and_certificate(pair, folder, key):
     p = pair(key, trust(cert=authority.cert("node-b"), ca=authority))
     p.refused()
     for d in p.daemons:
-        assert "trust { key }" in d.log(), d.log()
+        wait_until(f"{d.name} says why", lambda: "trust { key }" in d.log())
 
 
 # ---------------------------------------------------------------- encryption

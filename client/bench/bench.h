@@ -178,7 +178,7 @@ struct client {
 
 	/* of the whole run */
 	uint64_t *latency_ns;
-	size_t n_latencies, room;
+	size_t n_latencies, room, kept_latencies; /* before the baseline */
 
 	/* of the last transfer */
 	uint64_t pieces, pieces_coalesced, request_bytes;
@@ -316,6 +316,7 @@ struct result {
 	double extents_per_s, extent_pairs_per_s;
 	double cpu_s_per_gb, baseline_cpu_s_per_gb, cpu_s_per_gb_each[2];
 	uint64_t pieces, pieces_coalesced, request_bytes, daemon_rss_bytes, transfers, runs;
+	uint64_t latencies;
 	uint64_t trace_cut;
 	const char *mode, *baseline, *path, *encryption;
 	const char *via, *op, *shape, *beside;

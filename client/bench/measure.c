@@ -176,10 +176,17 @@ static const struct mode *find_mode(const struct opts *o)
 
 /* ------------------------------------------------------------------ runs */
 
+/* A baseline of the same clients leaves latencies that are not of what is measured. */
+static void mark_latencies(struct fleet *f)
+{
+	for (uint64_t i = 0; i < f->n; i++)
+		f->clients[i].kept_latencies = f->clients[i].n_latencies;
+}
+
 static void forget_latencies(struct fleet *f)
 {
 	for (uint64_t i = 0; i < f->n; i++)
-		f->clients[i].n_latencies = f->clients[i].first_latency;
+		f->clients[i].n_latencies = f->clients[i].kept_latencies;
 }
 
 /* Memory is mapped, connections are made, and one transfer of each lane is checked. */
@@ -229,6 +236,7 @@ static int one_run(struct bench *b, size_t i, uint64_t ns)
 {
 	struct slice base = { .rate = NAN, .p50_us = NAN }, s = { 0 };
 
+	mark_latencies(&b->fleet);
 	if (b->mode->base && b->mode->base(b, ns, &base) != 0)
 		return -1;
 	forget_latencies(&b->fleet);
@@ -299,6 +307,7 @@ static int sum_up_latencies(const struct bench *b, struct result *r)
 		n += c->n_latencies;
 	}
 	stats_sort(all, n);
+	r->latencies = n;
 	r->p50_us = stats_percentile(all, n, 0.5);
 	r->p90_us = stats_percentile(all, n, 0.9);
 	r->p99_us = stats_percentile(all, n, 0.99);

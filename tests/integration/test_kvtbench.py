@@ -21,7 +21,7 @@ SMALL = ["--block", "4KiB", "--blocks", "64", "--planes", "3"]
 KEYS = ("""
     gbytes_per_s path baseline_gbytes_per_s grants_per_s baseline_grants_per_s baseline
     socket_messages_per_s openssl_to_tcp ratio ratio_min ratio_max p50_us p90_us p99_us p999_us max_us
-    transfers runs p50_ratio p50_ratio_min p50_ratio_max baseline_p50_us share_min priority_ratio
+    latencies transfers runs p50_ratio p50_ratio_min p50_ratio_max baseline_p50_us share_min priority_ratio
     submit_us request_bytes pieces pieces_coalesced requests_cut cpu_s_per_gb_each cpu_s_per_gb
     baseline_cpu_s_per_gb daemon_rss_bytes encryption verified via op mode shape beside trace compare
     transport compare_transport extents_per_s extent_pairs_per_s     fragmented key encrypt priority layers clients inflight inflight_each threads streams""").split()
@@ -44,7 +44,7 @@ def run(*args):
     assert 0 < data["p50_us"] <= data["p90_us"] <= data["p99_us"] <= data["p999_us"] <= data["max_us"]
     assert data["runs"] >= 7 or data["mode"] == "trace"
     assert data["daemon_rss_bytes"] > 0 and data["request_bytes"] > 0 and data["submit_us"] > 0
-    assert data["transfers"] > 0
+    assert data["latencies"] == data["transfers"] > 0, "latencies are of all runs"
     assert len(data["cpu_s_per_gb_each"]) == (2 if data["via"] == "tcp" else 1)
     return {key: value for key, value in data.items() if value is not None}
 

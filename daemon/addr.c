@@ -282,8 +282,11 @@ enum kvt_status addr_may_dial(const struct conf *conf, const struct addr *a, str
 			return kvt_fail(
 				e, KVT_POLICY,
 				"%s may not be dialled: peers { allow } is empty, which means "
-				"any address but loopback, link-local and multicast",
-				text);
+				"any address but loopback, link-local and multicast%s",
+				text,
+				class == ADDR_LOOPBACK
+					? "; on one machine: peers { allow = {\"127.0.0.0/8\"} }"
+					: "");
 		return KVT_OK;
 	}
 	for (int i = 0; i < conf->peers_allow.n && !ok; i++)

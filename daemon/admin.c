@@ -38,7 +38,10 @@ void admin_done(struct kvtd *d)
 
 const char *admin_config_file(const struct kvtd *d)
 {
-	return d->admin && d->admin->file ? d->admin->file : "";
+	const char *file = d->admin ? d->admin->file : NULL;
+
+	/* it is the first one, or there is only its folder */
+	return file && d->conf->n_files && !strcmp(d->conf->files[0], file) ? file : "";
 }
 
 void admin_say_files(const struct conf *c)

@@ -217,6 +217,8 @@ enum kvt_status cover_make(const struct raw_range *list, uint64_t n, struct cove
 			c[at].len = last - c[at].off;
 	}
 	*out = (struct cover){ .list = c, .n = at + 1 };
+	for (uint64_t i = 0; i < out->n; i++)
+		out->bytes += c[i].len;
 	make_index(out);
 	return KVT_OK;
 }
@@ -255,8 +257,18 @@ static uint64_t find(const struct cover *c, uint64_t off)
 	return lo;
 }
 
+static enum kvt_status fail_uncovered(const struct cover *c, struct raw_range x, uint64_t i,
+				      uint64_t base, const char *what, struct kvt_err *e)
+{
+	x.off += base;
+	return kvt_fail(e, KVT_INVALID,
+			"%s: range %" PRIu64 ", %s: not inside of what was granted, %" PRIu64
+			" bytes in %" PRIu64 " place%s",
+			what, i, range_text(&x, base == 0), c->bytes, c->n, KVT_S(c->n));
+}
+
 enum kvt_status cover_check(const struct cover *c, const struct raw_range *list, uint64_t n,
-			    const char *what, struct kvt_err *e)
+			    uint64_t base, const char *what, struct kvt_err *e)
 {
 	uint64_t at = 0;
 
@@ -270,10 +282,7 @@ enum kvt_status cover_check(const struct cover *c, const struct raw_range *list,
 		}
 		at = find(c, list[i].off);
 		if (!inside(&c->list[at], &list[i]))
-			return kvt_fail(e, KVT_INVALID,
-					"%s: range %" PRIu64 ", %" PRIu64
-					" bytes: not inside of what was granted",
-					what, i, list[i].len);
+			return fail_uncovered(c, list[i], i, base, what, e);
 	}
 	return KVT_OK;
 }

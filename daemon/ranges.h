@@ -40,7 +40,7 @@ enum kvt_status ranges_add(const struct raw_range *list, uint64_t n, const char 
 /* What a list covers: sorted, neighbours and overlaps joined. */
 struct cover {
 	struct raw_range *list;
-	uint64_t n;
+	uint64_t n, bytes;
 	uint32_t *index; /* of long ones: where offsets from b << shift on begin in the list */
 	unsigned shift;
 };
@@ -52,8 +52,11 @@ struct cover {
 enum kvt_status cover_make(const struct raw_range *list, uint64_t n, struct cover *out,
 			   struct kvt_err *e);
 void cover_done(struct cover *c);
-/* INVALID: a range of the (checked) list is not inside of one of c's. */
+/*
+ * INVALID: a range of the (checked) list is not inside of one of c's. `base`: where offset 0 is for
+ * whoever gave the list, an address, or 0 if it gave offsets; the text tells no other place.
+ */
 enum kvt_status cover_check(const struct cover *c, const struct raw_range *list, uint64_t n,
-			    const char *what, struct kvt_err *e);
+			    uint64_t base, const char *what, struct kvt_err *e);
 
 #endif

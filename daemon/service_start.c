@@ -125,6 +125,7 @@ static enum kvt_status take_raw_part(struct side_part *p, const struct grant_par
 				     const char *what, struct kvt_err *e)
 {
 	struct raw_range *list = *far;
+	struct region *r;
 
 	*p = (struct side_part){ .cache = gp->cache };
 	if (!gp->cache->raw)
@@ -137,9 +138,11 @@ static enum kvt_status take_raw_part(struct side_part *p, const struct grant_par
 	*far += w->ranges;
 	p->ranges = list;
 	p->count = w->ranges;
-	if (ranges_check(gp->cache->regions[0], list, w->ranges, w->offsets, true, what, e))
+	r = gp->cache->regions[0];
+	if (ranges_check(r, list, w->ranges, w->offsets, true, what, e))
 		return e->status;
-	return cover_check(&gp->raw->cover, list, w->ranges, what, e);
+	return cover_check(&gp->raw->cover, list, w->ranges, w->offsets ? 0 : r->client_addr, what,
+			   e);
 }
 
 static enum kvt_status take_block_part(struct side_part *p, const struct grant_part *gp,

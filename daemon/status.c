@@ -170,7 +170,7 @@ static bool add_trust(struct kvtd *d, Kvt__StatusReply *s, struct kvt_arena *a)
 	s->trust = (char *)trust_mode_name(trust_mode(d->trust));
 	if (!trust_is_tls(d->trust) && !d->conf->listen.n)
 		s->trust = (char *)"none: no peer listener";
-	s->encrypt = (char *)encrypt[d->conf->encrypt];
+	s->encrypt = (char *)(trust_is_tls(d->trust) ? encrypt[d->conf->encrypt] : "no");
 	while (trust_fingerprint(d->trust, (int)n))
 		n++;
 	s->fingerprints = kvt_arena_alloc(a, n * sizeof(*s->fingerprints));

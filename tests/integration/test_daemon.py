@@ -255,6 +255,7 @@ def test_socket_activation(kvtd, folder):
             assert not c.status().get("admin") and a.status()["admin"]
             assert t.rows("CLIENT")[0]["tenant"] == "vllm"
             assert c.status()["listen"] == [address]
+            assert c.status()["encrypt"] == "no", "there is nothing to do it with"
         assert not d.client_socket.exists()
         assert "its socket \"peer\" is not used" in d.log()
         socket.create_connection(peer_address).close()
@@ -451,7 +452,8 @@ def test_config_folder(kvtd):
                          text=True, timeout=30)
     assert all(f in ctl.stdout for f in files), ctl
     with d.admin() as a, d.client() as c:
-        assert a.status()["config_files"] == files
+        s = a.status()
+        assert (s["config"], s["config_files"]) == (files[0], files)
         for i in range(1, 4):
             assert c.region(i, 4096).status == "OK"
         assert c.region(4, 4096).status == "QUOTA"
@@ -469,7 +471,8 @@ def test_config_folder(kvtd):
         (more / "10.conf").unlink()
         d.config_file.unlink()
         assert a.ask("reload").status == "OK"
-        assert a.status()["config_files"] == [files[2], str(more / "30.conf")]
+        s = a.status()
+        assert (s.get("config", ""), s["config_files"]) == ("", [files[2], str(more / "30.conf")])
 
 
 def test_sighup(kvtd):

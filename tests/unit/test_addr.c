@@ -206,6 +206,8 @@ START_TEST(dialling)
 		{ false, NULL, "10.0.0.1", true, NULL },
 		{ false, NULL, "2001:db8::1", true, NULL },
 		{ false, NULL, "127.0.0.1", false, "127.0.0.1:7588 may not be dialled" },
+		{ false, NULL, "127.0.0.1", false,
+		  "multicast; on one machine: peers { allow = {\"127" },
 		{ false, NULL, "::ffff:127.0.0.1", false, "127.0.0.1:7588 may not be dialled" },
 		{ false, NULL, "fe80::1", false, "link-local" },
 		{ false, NULL, "224.0.0.1", false, "one host" },

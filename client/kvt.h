@@ -52,13 +52,34 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#if defined(__cplusplus) && __cplusplus >= 201103L
+/* What KVT_INIT is in C++, where naming one member draws a warning for each of the others. */
+template <typename T> struct kvt_initial {
+	static inline T make()
+	{
+		T o = T();
+
+		o.size = sizeof(o);
+		return o;
+	}
+};
+template <typename T> struct kvt_initial<T &> : kvt_initial<T> {
+};
+template <typename T> struct kvt_initial<const T> : kvt_initial<T> {
+};
+#endif
+
 #ifdef __cplusplus
 extern "C" {
 #endif
 #pragma GCC visibility push(default)
 
 /* clang-format off */
+#if defined(__cplusplus) && __cplusplus >= 201103L
+#define KVT_INIT(o) kvt_initial<decltype(o)>::make()
+#else
 #define KVT_INIT(o) { .size = sizeof(o) }
+#endif
 /* clang-format on */
 
 #define KVT_VERSION_MAJOR 0

@@ -5,7 +5,9 @@
  *	scatter [SOCKET [STORE-SOCKET]]
  *
  * A store lends all of its memory, for writing and for reading: that is two grants, whose tokens
- * are good for as many transfers as one likes, and the address of its first byte. Whoever has these
+ * are good for as many transfers as one likes, from the first one on, which has to come within ttl
+ * (30 s unless ttl_ms says another time), until max_hold has passed (600 s, max_hold_ms); then for
+ * new grants. With them goes the address of the memory's first byte. Whoever has these
  * moves lists of pieces between any places of his memory and any places of the store's; the daemons
  * check both ends. Both sides are in this process, to show the calls in their order.
  */
@@ -67,7 +69,11 @@ static void move(struct kvt *kvt, struct kvt_region *mine, const char *token, in
 	struct kvt_xfer_opts o = KVT_INIT(o);
 	struct kvt_xfer *xfer;
 
-	for (uint32_t i = 0; i < n && i < MAX; i++) {
+	if (n > MAX) {
+		fprintf(stderr, "scatter: %u pieces: %d are possible\n", n, MAX);
+		exit(1);
+	}
+	for (uint32_t i = 0; i < n; i++) {
 		near[i] = (struct kvt_range){ (uintptr_t)pieces[i].local, pieces[i].len };
 		far[i] = (struct kvt_range){ pieces[i].remote, pieces[i].len };
 	}

@@ -35,6 +35,8 @@ struct worker {
 
 enum { PREFILL, DECODE, WORKERS };
 
+static const char usage[] = "usage: scheduler [--push] [--tokens N] [--shape NAME] [--requests N] "
+			    "SOCKET [DECODE-SOCKET]";
 static struct worker workers[WORKERS] = { { .name = "prefill" }, { .name = "decode" } };
 static int push;
 static int bar; /* draw a progress bar */
@@ -235,24 +237,28 @@ int main(int argc, char **argv)
 						 { "tokens", required_argument, NULL, 't' },
 						 { "shape", required_argument, NULL, 's' },
 						 { "requests", required_argument, NULL, 'r' },
+						 { "help", no_argument, NULL, 'h' },
 						 { NULL, 0, NULL, 0 } };
 	const char *tokens = "2048", *shape = "llama3-8b";
 	int requests = 1, opt;
 	uint32_t blocks;
 
 	while ((opt = getopt_long(argc, argv, "", options, NULL)) != -1) {
-		if (opt == 't')
+		if (opt == 't') {
 			tokens = optarg;
-		else if (opt == 's')
+		} else if (opt == 's') {
 			shape = optarg;
-		else if (opt == 'r')
+		} else if (opt == 'r') {
 			requests = atoi(optarg);
-		else if (opt == '?')
+		} else if (opt == 'h') {
+			puts(usage);
+			return 0;
+		} else if (opt == '?') {
 			return 2;
+		}
 	}
 	if (optind >= argc || argc - optind > 2) {
-		fprintf(stderr, "usage: scheduler [--push] [--tokens N] [--shape NAME] "
-				"[--requests N] SOCKET [DECODE-SOCKET]\n");
+		fprintf(stderr, "%s\n", usage);
 		return 2;
 	}
 	blocks = shape_blocks(shape_find(shape), tokens);

@@ -105,7 +105,11 @@ bool client_was_here(struct kvtd *d, uint64_t client_id)
 {
 	struct clients *all = d->clients;
 	uint32_t n = all->n_past < CLIENTS_PAST ? all->n_past : CLIENTS_PAST;
+	struct client_hash_links *l;
 
+	HASH_FIND(hh, all->by_id, &client_id, sizeof(client_id), l);
+	if (l && l->c->state == CLIENT_CLOSING)
+		return true;
 	for (uint32_t i = 0; i < n; i++) {
 		if (all->past[i] == client_id)
 			return true;

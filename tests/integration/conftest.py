@@ -76,6 +76,10 @@ class Daemon:
     def log(self):
         return self.log_file.read_text(errors="replace") if self.log_file.exists() else ""
 
+    def says(self, words):
+        """In its log, soon: of two daemons either may hear first of what both tell."""
+        wait_until(f"{self.name} says '{words}'", lambda: words in self.log())
+
     @property
     def address(self):
         """Of the peer listener."""

@@ -225,7 +225,7 @@ def test_large_hello(target):
         else:
             with pytest.raises(ConnectionError, match="a frame of 4097 bytes"):
                 FakePeer(d, tls=d.tls, **fields)
-            assert "a frame of 4097 bytes" in d.log()
+            d.says("a frame of 4097 bytes")
     at_rest(d)
 
 

@@ -288,6 +288,7 @@ def test_owner_dies(place, actor):
     held, idle = owner.grant("g", "read A:0-3"), owner.grant("h", "read A:4")
     assert reader.run("c", "claim", held) == "OK"
     owner.kill()
+    p.owner.says("(owner): gone")
     assert reader.run("x", "pull", held, "B:0-3") == "CLIENT_DIED"
     assert reader.run("y", "pull", idle, "B:0") == "CLIENT_DIED"
     reader.ok("changed B")

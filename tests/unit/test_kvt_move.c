@@ -349,14 +349,15 @@ START_TEST(refuses_plain)
 	struct kvt_region_opts o = KVT_INIT(o);
 	struct kvt_region *r = NULL;
 	uint8_t *p = plain(LEN);
-	uint8_t here;
+	/* not a variable's address: sanitizers keep those elsewhere */
+	uintptr_t stack = (uintptr_t)__builtin_frame_address(0);
 
 	refuses(p + PAGE, LEN - PAGE, "is a part of the mapping from", "use kvt_region_alloc");
 	refuses(p, LEN - PAGE, "is a part of the mapping from", "use kvt_region_alloc");
 	refuses(p + 8, LEN - 8, "does not begin and end with a page of 4096 bytes",
 		"use kvt_region_alloc");
 	refuses(p, LEN + PAGE, "cannot be read", "use kvt_region_alloc");
-	refuses((void *)((uintptr_t)&here & -PAGE), PAGE, "is a stack", "use kvt_region_alloc");
+	refuses((void *)(stack & -PAGE), PAGE, "is a stack", "use kvt_region_alloc");
 	ck_assert_ptr_ne(sbrk(3 * PAGE), (void *)-1);
 	refuses((void *)(((uintptr_t)sbrk(0) & -PAGE) - PAGE), PAGE, "is the heap",
 		"use kvt_region_alloc");
@@ -472,10 +473,11 @@ START_TEST(faults)
 		ck_assert_uint_eq(count_memfds(), 0);
 		ck_assert_uint_eq(count_fds(), fds);
 	}
-	/* whatever the daemon was told of, it was told to forget */
-	ck_assert_uint_eq(fake_count(f, BODY(REGION_BEGIN)), fake_count(f, BODY(REGION_RELEASE)));
 	ck_assert_msg(move(p, LEN, &r) == KVT_OK, "%s", kvt_errmsg());
 	same(p, LEN);
+	/* whatever else the daemon was told of, it was told to forget */
+	ck_assert_uint_eq(fake_count(f, BODY(REGION_BEGIN)),
+			  fake_count(f, BODY(REGION_RELEASE)) + 1);
 }
 END_TEST
 

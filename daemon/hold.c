@@ -336,12 +336,22 @@ static void stop_queued(struct hold *h)
 	h->sweeping = false;
 }
 
-/* Of a client that is going, the first transfer to end may be the last: the place is lost then, and
- * not merely idle. */
-static Kvt__Peer__GrantClose__Reason reason_of(const struct hold *h)
+static void say_client_died(struct hold *h)
 {
-	return h->client->state == CLIENT_CLOSING ? KVT__PEER__GRANT_CLOSE__REASON__LOST
-						  : KVT__PEER__GRANT_CLOSE__REASON__IDLE;
+	struct kvt_err why;
+
+	kvt_fail(&why, KVT_CLIENT_DIED, "the process at %s is gone", h->d->node);
+	send_close(h, KVT__PEER__GRANT_CLOSE__REASON__LOST, &why);
+}
+
+/* Of a client that is going, the first transfer to end may be the last: the place is lost then, and
+ * not merely idle, whatever the transfer ended with. */
+static void close_idle(struct hold *h, const struct kvt_err *why)
+{
+	if (h->client->state == CLIENT_CLOSING)
+		say_client_died(h);
+	else
+		send_close(h, KVT__PEER__GRANT_CLOSE__REASON__IDLE, why);
 }
 
 void hold_answered(struct hold *h, bool ok)
@@ -368,7 +378,7 @@ void hold_transfer_ended(struct hold *h, struct transfer *t)
 		stop_later_finals(h, t, later);
 		if (h->state != HOLD_DEAD && TAILQ_EMPTY(&h->transfers) && !h->claimed) {
 			if (h->peer)
-				send_close(h, reason_of(h), &t->end);
+				close_idle(h, &t->end);
 			die(h);
 		}
 	}
@@ -390,7 +400,7 @@ void holds_client_gone(struct client *c)
 		if (h->client != c || h->state == HOLD_DEAD)
 			continue;
 		if (h->peer)
-			send_close(h, KVT__PEER__GRANT_CLOSE__REASON__LOST, &why);
+			say_client_died(h);
 		kill_all(h, &why);
 	}
 }
